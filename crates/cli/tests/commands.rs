@@ -769,6 +769,11 @@ fn the_lab_measures_and_measures_again() {
     expect(path, &run, b"", 4);
     expect(path, &["lab", "run", "--systems", "pear"], b"", 2);
     expect(path, &["lab", "run", "--workload", "pear"], b"", 2);
+    // What makes no sense is found before there is a file.
+    for wrong in [["--value-bytes", "0"], ["--baseline", "lb"]] {
+        expect(path, &[&["lab", "run", "--systems", "isle", "--output", "none.jsonl"][..], &wrong].concat(), b"", 2);
+    }
+    assert!(!path.join("none.jsonl").exists());
     expect(path, &["lab", "rerun", "missing.jsonl"], b"", 4);
     std::fs::write(path.join("other.jsonl"), "{}\n").expect("a file");
     expect(path, &["lab", "rerun", "other.jsonl"], b"", 4);

@@ -234,7 +234,7 @@ pub(super) fn lookups_among_inserts(evidence: &Evidence<'_>) -> Option<Judgement
 }
 
 pub(super) fn flushed_store(evidence: &Evidence<'_>) -> Option<Judgement> {
-    let cost = |name| evidence.0.memory_cost("", name);
+    let cost = |name| evidence.0.header.machine.raw_ns.get(name);
     let (flushed, store) = (cost(FLUSHED_LINE)?, cost(STORE)?);
     Some(
         Judgement::new(true, format!("a store with write-back and fence costs {:.1} times one without: {flushed:.0} and {store:.0} ns", flushed / store))
@@ -677,8 +677,7 @@ mod tests {
         let systems = crate::names(&crate::systems());
         let plan = plan(paper, scale, &systems, 5, 1).unwrap();
         let header = Header { format: FORMAT, version: String::new(), command: Vec::new(), started: 0, machine: Machine::default(), plan };
-        let (measurements, memory, skipped, claims) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Results { header, memory, measurements, skipped, claims, end: None }
+        Results::new(header)
     }
 
     /// Figures of inserts of systems, the same in five rounds, in each case of an experiment that `pick` takes.
