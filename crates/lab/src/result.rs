@@ -361,7 +361,7 @@ impl Results {
         results.ok_or(Error::Result { line: 1, message: "the file is empty".into() })
     }
 
-    /// What memory cost by that name in each round of an experiment; or, if that has none of them, at the beginning, as if in each. `None` if it was not measured.
+    /// What memory cost by that name in each round of an experiment; or, if that has none, at the beginning, as if in each. `None` if it was not measured.
     pub(crate) fn memory_costs(&self, experiment: &str, name: &str) -> Option<Rounds> {
         let of = self.memory.iter().filter(|costs| costs.experiment == experiment);
         let measured: Rounds = of.filter_map(|costs| Some((costs.round, *costs.raw_ns.get(name)?))).collect();

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! So all systems of a case are measured within seconds of each other, five times or more, minutes apart: what the machine does meanwhile hits all of them.
-//! What is counted, not timed, is done in the first round alone: it hardly varies, and no spread is told of it. A failure, like Ctrl-C, ends the measuring alone:
-//! claims are judged by what there is, and the file gets its end.
+//! What is counted, not timed, is done in the first round alone: it hardly varies, and no spread is told of it. A failure, like Ctrl-C, ends the measuring
+//! alone: claims are judged by what there is, and the file gets its end.
 
 use crate::driver::{self, Context, Place};
 use crate::plan::{Case, Experiment, Measure, Memory, Plan};

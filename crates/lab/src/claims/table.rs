@@ -202,7 +202,7 @@ pub(super) const ROWS: &[Row] = &[
         figure: "32, 49, 66 B; 2, 0, 0 slots",
         needs: &[],
         rule: Rule::Arithmetic(|| rules::naive_header().cannot_compare()),
-        why: "The paper's arithmetic done once more, by its own formula, which says nothing about what was measured: 1 bit and 1 byte an entry, a lock bit, a bit for the sibling, two siblings of 8 B at the end.",
+        why: "The paper's arithmetic once more, not a measurement: 1 bit and 1 byte an entry, a lock bit, one for the sibling, two siblings of 8 B at the end.",
     },
     Row {
         id: "B4",
@@ -890,7 +890,7 @@ pub(super) const ROWS: &[Row] = &[
         figure: "up to 2 times all",
         needs: &["pf", "fast-fair"],
         rule: Rule::By(&["pftree-micro", "pftree-mixes"], rules::up_to_twice),
-        why: "Two threads, where the paper has up to 32. Each is to be slower, and the slowest twice as slow. Its letters are not those of YCSB: A is half inserts, D nothing else.",
+        why: "Two threads, where the paper has up to 32. The slowest is to be twice as slow. Its letters are not those of YCSB: A is half inserts, D all.",
     },
     Row {
         id: "E13",
