@@ -53,10 +53,11 @@ const LATER: [(&str, &str); 3] = [
 
 /// Engines whose writes outlive the process, on tmpfs, where a call that writes back does nothing; redb-nosync and maps, which outlive nothing. The first is
 /// what others are compared with, here and below.
-const PROCESS: [&str; 12] = [
+const PROCESS: [&str; 13] = [
     "store",
     "store-snapshots",
     "lmdb-nosync",
+    "lmdb-writemap",
     "redb-durable",
     "redb-nosync",
     "fjall-nosync",
@@ -68,7 +69,7 @@ const PROCESS: [&str; 12] = [
     "volatile",
 ];
 /// The store and ordered engines of its kind alone, whose turns then lie closer together.
-const LMDB: [&str; 4] = ["store", "store-snapshots", "lmdb-nosync", "redb-durable"];
+const LMDB: [&str; 5] = ["store", "store-snapshots", "lmdb-nosync", "lmdb-writemap", "redb-durable"];
 /// Maps of integers: indexes of the registry, and those that outlive nothing.
 const INTEGERS: [&str; 7] = ["ever", "lb", "volatile", "congee", "btreemap", "skipmap", "bf-tree"];
 /// Engines whose writes outlive a power failure, on a disk.

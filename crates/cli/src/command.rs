@@ -31,12 +31,12 @@ pub(crate) enum Command {
     Serve(serve::Arguments),
     /// Create an empty pool
     Create(create::Arguments),
-    /// Say what a pool is and holds, even while it is in use
+    /// Show what a pool is and holds, even while it is in use
     Info(info::Arguments),
     /// Read everything in a pool and look for damage; recovers the pool first if it was not closed
     #[command(visible_alias = "verify")]
     Check(check::Arguments),
-    /// Print numbers of a pool, or, again and again, of a server
+    /// Print statistics of a pool, or repeatedly those of a server
     Stats(stats::Arguments),
     /// Print the value of a key
     Get(get::Arguments),
@@ -52,15 +52,15 @@ pub(crate) enum Command {
     Dump(dump::Arguments),
     /// Write all of a pool into a file, as of one moment
     Backup(backup::Arguments),
-    /// Make a new pool of a backup
+    /// Make a new pool from a backup
     Restore(restore::Arguments),
     /// Write a pool, or some of its namespaces, as a stream
     Export(export::Arguments),
-    /// Write what export or backup has written into a pool
+    /// Import an export or a backup into a pool
     Import(import::Arguments),
-    /// Make a pool as small as what it holds: written anew, or while a server uses it
+    /// Make a pool as small as its contents: written anew, or while a server uses it
     Compact(compact::Arguments),
-    /// Make a new pool of what can be read of a damaged one
+    /// Make a new pool from what can be read of a damaged one
     Repair(repair::Arguments),
     /// Measure the server beside redis-server
     #[command(subcommand)]
@@ -73,12 +73,12 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether all that it does is to print what there is.
+    /// Whether it does nothing but print what exists.
     pub(crate) fn only_prints(&self) -> bool {
         matches!(self, Self::Info(_) | Self::Stats(_) | Self::Get(_) | Self::Scan(_) | Self::Dump(_) | Self::Completion(_))
     }
 
-    /// Does it.
+    /// Runs it.
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self {
             Self::Serve(arguments) => arguments.run(),

@@ -4,8 +4,8 @@
 //! {"expires_ms":1893456000000,"key":"k","namespace":"0","value":"v"}
 //! ```
 //!
-//! Bytes that are not UTF-8 are in Base64, in a field `key_base64` or `value_base64` instead. `expires_ms`, in milliseconds since 1970, is there if the entry
-//! expires; `namespace`, where it could be any.
+//! Bytes that are not UTF-8 are in Base64, in a field `key_base64` or `value_base64` instead. `expires_ms`, in milliseconds since 1970, is present if the entry
+//! expires; `namespace`, if the namespace could be any.
 
 use crate::text;
 use serde_json::{Map, Value};
@@ -15,14 +15,14 @@ const KEY: &str = "key";
 const VALUE: &str = "value";
 const EXPIRY: &str = "expires_ms";
 
-/// An entry, as a line says it.
+/// An entry, as given by a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Where it belongs, if the line says so.
+    /// Its namespace, if the line names one.
     pub(crate) namespace: Option<String>,
     pub(crate) key: Vec<u8>,
     pub(crate) value: Vec<u8>,
-    /// When it expires, in milliseconds since 1970, if it does.
+    /// Its expiry time in milliseconds since 1970, if any.
     pub(crate) expiry_ms: Option<u64>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn of_key(key: &[u8]) -> Map<String, Value> {
     object
 }
 
-/// The object of a key, its value, and when they expire.
+/// The object of a key, its value and its expiry time.
 pub(crate) fn of_entry(key: &[u8], value: &[u8], expiry_ms: Option<u64>) -> Map<String, Value> {
     let mut object = of_key(key);
     text::insert_bytes(&mut object, VALUE, value);
@@ -49,7 +49,7 @@ pub(crate) fn insert_namespace(object: &mut Map<String, Value>, name: &str) {
 /// Reads an object.
 ///
 /// # Errors
-/// A sentence that says what is wrong with it.
+/// A sentence about what is wrong with it.
 pub(crate) fn parse(mut object: Map<String, Value>) -> Result<Entry, String> {
     let (key, value) = (text::remove_bytes(&mut object, KEY)?, text::remove_bytes(&mut object, VALUE)?);
     let namespace = match object.remove(NAMESPACE) {
@@ -61,7 +61,7 @@ pub(crate) fn parse(mut object: Map<String, Value>) -> Result<Entry, String> {
         Some(time) => Some(time.as_u64().ok_or_else(|| format!("field {EXPIRY:?} is not a time in milliseconds since 1970 but {time}"))?),
         None => None,
     };
-    // Whatever it means to say, it would be lost.
+    // Ignoring it would lose whatever it means.
     if let Some(name) = object.keys().next() {
         return Err(format!("unknown field {name:?}; there are: {KEY}, {VALUE} (or {KEY}_base64, {VALUE}_base64), {NAMESPACE}, {EXPIRY}"));
     }

@@ -9,37 +9,37 @@ use std::process::ExitCode;
 /// Shown below the help.
 pub(crate) const EXIT_CODES: &str = "Exit codes:
   0  done
-  1  the answer is no: key not found, damage found, lines that could not be loaded
+  1  completed with a negative result: key not found, damage found, lines skipped, ...
   2  wrong usage
   3  the pool or the store: not a pool, in use, full, damaged, ...
   4  another file, the network, or the system
-  130  interrupted by a signal, and the pool is closed";
+  130  interrupted by a signal: the pool is closed, what was measured is written";
 
 /// Why a command did not do what it was asked to.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The answer is no. What there is to say has been said.
+    /// A negative result, which has been reported.
     No,
-    /// A signal has asked it to end.
+    /// A signal has asked the command to end.
     Interrupted,
     /// The arguments do not fit together.
     Usage(String),
-    /// The store, or the pool under it.
+    /// An error of the store, or the pool under it.
     Store(everleaf::Error),
-    /// The server.
+    /// An error of the server.
     Server(everleaf_server::Error),
-    /// A measurement, or its results.
+    /// An error of a measurement, or its results.
     Lab(everleaf_lab::Error),
-    /// A stream, or the file that has it.
+    /// An error of a stream, or its file.
     Stream {
-        /// That file.
+        /// The file.
         path: PathBuf,
         /// What is wrong.
         error: StreamError,
     },
-    /// Standard output does not take what is written to it.
+    /// Standard output fails.
     Output(io::Error),
-    /// A file that is no pool, the network, the system.
+    /// An error of a file that is no pool, the network, or the system.
     Io {
         /// What was tried, and on what.
         action: String,
@@ -54,12 +54,12 @@ impl Failure {
         Self::Io { action: format!("{action} {}", path.display()), source }
     }
 
-    /// Says what happened on standard error; the exit code. Whoever reads what a command prints that does nothing else, and leaves, as `head` does, has seen
+    /// Reports the failure on standard error; returns the exit code. If the command only prints and its reader has left, as `head` does, the reader has seen
     /// enough.
     pub(crate) fn report(&self, only_prints: bool) -> ExitCode {
         let code = match self {
             Self::No => return ExitCode::from(1),
-            Self::Interrupted => 130,
+            Self::Interrupted | Self::Lab(everleaf_lab::Error::Interrupted) => 130,
             Self::Output(source) if only_prints && source.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
             Self::Usage(_) | Self::Lab(everleaf_lab::Error::Usage(_)) => 2,
             Self::Store(error) | Self::Server(everleaf_server::Error::Store(error)) | Self::Stream { error: StreamError::Store(error), .. }
@@ -72,7 +72,7 @@ impl Failure {
         };
         match self {
             Self::No => {}
-            Self::Interrupted => tell("interrupted, the pool is closed"),
+            Self::Interrupted => tell("interrupted, no pool is left open"),
             Self::Usage(message) => tell(message),
             Self::Store(error) => tell(error),
             Self::Server(error) => tell(error),
@@ -88,7 +88,7 @@ impl Failure {
     }
 }
 
-/// Whether an option is out of its range: nothing is wrong with the store, or the pool.
+/// Whether an option is out of its range: nothing is wrong with the store or the pool.
 fn is_usage(error: &everleaf::Error) -> bool {
     matches!(error, everleaf::Error::Index(everleaf_index::Error::Pmem(everleaf_pmem::Error::BadOption { .. })))
 }

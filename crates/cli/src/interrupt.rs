@@ -1,5 +1,5 @@
-//! Signals that ask a command to end. The first one is obeyed where the pool can be closed: one that is not has to be recovered, and is refused if the machine
-//! is started again before. The second ends the process at once, of which nothing that was acknowledged is lost.
+//! Signals that ask a command to end. The first one takes effect where the pool can be closed: a pool left open must be recovered, and is refused if the
+//! machine restarts before that. The second one ends the process at once; nothing that was acknowledged is lost.
 
 use crate::failure::Failure;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The signals. `nohup` has the last one ignored, which then stays so.
+/// The signals. `nohup` makes the process ignore the last one, and this is respected.
 pub(crate) fn signals() -> Vec<i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
@@ -19,7 +19,7 @@ pub(crate) fn signals() -> Vec<i32> {
     signals
 }
 
-/// What the first signal sets from now on.
+/// The flag that the first signal sets from now on.
 pub(crate) fn catch() -> Result<Arc<AtomicBool>, Failure> {
     let caught = Arc::new(AtomicBool::new(false));
     for signal in signals() {
@@ -32,7 +32,7 @@ pub(crate) fn catch() -> Result<Arc<AtomicBool>, Failure> {
 
 static HELD: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From now on a signal waits for the next [`check`].
+/// Makes a signal wait for the next [`check`] from now on.
 pub(crate) fn hold() -> Result<(), Failure> {
     if HELD.get().is_none() {
         let _ = HELD.set(catch()?);
@@ -48,7 +48,7 @@ pub(crate) fn check() -> Result<(), Failure> {
     }
 }
 
-/// [`check`], for what goes on or not.
+/// [`check`], as an answer to whether to go on.
 pub(crate) fn go_on() -> ControlFlow<()> {
     if check().is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
 }

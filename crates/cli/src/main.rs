@@ -27,7 +27,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     // A pool or an output that reaches the limit of file sizes is an error like a full disk. Without this the signal would end the process; with it the system
-    // call fails. It cannot be refused here, and if it could, nothing else would depend on it.
+    // call fails. Registering cannot fail for this signal, and if it did, nothing else would depend on it.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let command = Arguments::parse().command;
     let only_prints = command.only_prints();

@@ -9,7 +9,7 @@ use everleaf_pmem::{Domain, Hardware};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Which pool, and how to open it.
+/// The pool, and how to open it.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PoolArguments {
     /// The pool file
@@ -18,13 +18,13 @@ pub(crate) struct PoolArguments {
     /// Size to which the pool may grow while it is open this time; the file is as large as its content needs
     #[arg(long, default_value = "1T", value_name = "BYTES")]
     pub(crate) size_max: ByteSize,
-    /// Persistence domain instead of the one that is found: adr, eadr, page-cache or msync; the pool remembers the last until another is asked for
+    /// Persistence domain, if not the detected one: adr, eadr, page-cache or msync; the pool remembers the last one until another is requested
     #[arg(long, value_name = "NAME")]
     pub(crate) domain: Option<Domain>,
-    /// Open the pool even if a failure of the machine may have torn it, to save what can be saved; means nothing for a pool that is created
+    /// Open the pool even if a machine failure may have torn it or its journal is missing, to save what can be saved; no effect on a new pool
     #[arg(long)]
     pub(crate) accept_dirty_shutdown: bool,
-    /// Size that the pool has at once, with memory behind all of it, so that nobody waits for growth or for pages that are touched first; opening takes longer
+    /// Minimum size of the pool, with memory behind all of it, so that no write waits for growth or first access to a page; opening takes longer
     #[arg(long, default_value = "0", value_name = "BYTES")]
     pub(crate) prefault: ByteSize,
 }
@@ -32,7 +32,7 @@ pub(crate) struct PoolArguments {
 /// The index of namespaces that a command creates.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct IndexArgument {
-    /// Index of new namespaces; `everleaf lab list` tells of them
+    /// Index of new namespaces; `everleaf lab list` lists them
     #[arg(
         long,
         default_value_t = Options::default().index,
@@ -43,10 +43,10 @@ pub(crate) struct IndexArgument {
     pub(crate) index: String,
 }
 
-/// The namespace of whoever names none.
+/// The namespace if none is named.
 pub(crate) const DEFAULT_NAMESPACE: &str = "0";
 
-/// Which namespace.
+/// A namespace.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct NamespaceArgument {
     /// Namespace; those of the server are "0", "1" and so on, as in SELECT
@@ -54,13 +54,13 @@ pub(crate) struct NamespaceArgument {
     pub(crate) namespace: String,
 }
 
-/// A name that a namespace can have, so that no pool is made for another.
+/// A valid namespace name: checked before a pool is created for an invalid one.
 pub(crate) fn namespace_name(name: &str) -> Result<String, everleaf::Error> {
     everleaf::check_namespace_name(name).map(|()| name.to_owned())
 }
 
 impl NamespaceArgument {
-    /// The namespace of a store, which must be there, for whoever makes none. Who has named none looks at a pool that may have no key yet.
+    /// The namespace in a store, for commands that create none: it must exist if it was named. The default one may be without keys.
     pub(crate) fn of(&self, store: &Store) -> Result<Namespace, Failure> {
         if self.namespace != DEFAULT_NAMESPACE {
             expect_namespace(store, &self.namespace)?;
@@ -70,29 +70,29 @@ impl NamespaceArgument {
 }
 
 impl PoolArguments {
-    /// Opens the store, which must be there already, for `work`, and closes it whatever comes of that: what is not closed has to be recovered.
+    /// Opens the store, which must exist, for `work`, and closes it whatever the result: a store left open must be recovered.
     pub(crate) fn with_store<T>(&self, work: impl FnOnce(&Store) -> Result<T, Failure>) -> Result<T, Failure> {
         use_and_close(Store::open_existing(&self.pool, self.store_options())?, work)
     }
 
-    /// The same with a store that is created if it is not there.
+    /// The same with a store that is created if it does not exist.
     pub(crate) fn with_store_or_new<T>(&self, index: &IndexArgument, work: impl FnOnce(&Store) -> Result<T, Failure>) -> Result<T, Failure> {
         use_and_close(self.open_or_create(index)?, work)
     }
 
-    /// Opens the store, or creates it.
+    /// Opens or creates the store.
     pub(crate) fn open_or_create(&self, index: &IndexArgument) -> Result<Store, Failure> {
         Ok(Store::open(&self.pool, Options { index: index.index.clone(), ..self.store_options() })?)
     }
 
-    /// How to open or create the store.
+    /// Options to open or create the store.
     pub(crate) fn store_options(&self) -> Options {
         let Self { size_max, domain, accept_dirty_shutdown, prefault, .. } = *self;
         Options { size_max: size_max.0, domain, accept_dirty_shutdown, prefault: prefault.0, ..Options::default() }
     }
 }
 
-/// Refuses a name that no namespace has, which else would look like one without keys.
+/// Refuses a name that no namespace has: it would look like a namespace without keys.
 pub(crate) fn expect_namespace(store: &Store, name: &str) -> Result<(), Failure> {
     let known = store.namespaces();
     match known.iter().any(|known| known == name) {
@@ -101,8 +101,8 @@ pub(crate) fn expect_namespace(store: &Store, name: &str) -> Result<(), Failure>
     }
 }
 
-/// Of two failures that of `work` is told, unless it is none of the pool's: a no, a reader that has left, or a signal, of which the user is told that the pool
-/// is closed.
+/// Of two failures that of `work` is reported, unless it is not about the pool: a negative result, a reader that has left, or a signal, whose report says that
+/// the pool is closed.
 fn use_and_close<T>(store: Store, work: impl FnOnce(&Store) -> Result<T, Failure>) -> Result<T, Failure> {
     let outcome = interrupt::hold().and_then(|()| work(&store));
     let closed = store.close().map_err(|error| Failure::Store(error.into()));

@@ -1,4 +1,4 @@
-//! Standard output: locked once, buffered, its failures reported instead of panicked upon. Standard error, whose failures nobody can be told of.
+//! Standard output: locked once, buffered, with failures reported instead of panics. Standard error, whose failures cannot be reported.
 
 use crate::failure::Failure;
 use crate::text;
@@ -7,20 +7,20 @@ use serde_json::{Value, json};
 use std::fmt::Display;
 use std::io::{BufWriter, StdoutLock, Write};
 
-/// Number of damages that are shown one by one, but for JSON.
+/// Number of damages printed individually, except as JSON.
 const DAMAGES_SHOWN_MAX: usize = 64;
 
-/// Damages as JSON has them: all.
+/// All damages as JSON.
 pub(crate) fn damages_as_json(damages: &[Damage]) -> Value {
     damages.iter().map(|damage| json!({ "namespace": damage.namespace, "what": damage.what })).collect()
 }
 
-/// Says something on standard error, as this program.
+/// Prints a message of this program to standard error.
 pub(crate) fn tell(what: impl Display) {
     say(format_args!("everleaf: {what}"));
 }
 
-/// Writes a line to standard error. Where that is gone, there is nobody to say it to, and no reason to end.
+/// Writes a line to standard error. If that is closed, the line is lost, and the command goes on.
 pub(crate) fn say(line: impl Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
@@ -44,7 +44,7 @@ impl Output {
         self.bytes(b"\n")
     }
 
-    /// Writes a line for each damage, up to a number that can be read.
+    /// Writes a line for each damage, up to a readable number.
     pub(crate) fn damages(&mut self, label: &str, damages: &[Damage]) -> Result<(), Failure> {
         for damage in damages.iter().take(DAMAGES_SHOWN_MAX) {
             let place = damage.namespace.as_ref().map_or_else(String::new, |name| format!("namespace {}: ", text::escape(name.as_bytes())));
@@ -62,7 +62,7 @@ impl Output {
         self.bytes(b"\n")
     }
 
-    /// Hands everything over to whoever reads. To be called before the output is dropped: a drop cannot report what fails.
+    /// Flushes the output. To be called before it is dropped: a drop cannot report errors.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         self.0.flush().map_err(Failure::Output)
     }

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Length of a line that a server may answer, in bytes.
+/// Longest line in a reply, in bytes.
 const LINE_MAX: u64 = 64 << 10;
 
-/// Which server.
+/// The server to connect to.
 #[derive(Args)]
 pub(crate) struct ServerArguments {
     /// The server [default: 127.0.0.1:6379]
@@ -34,7 +34,7 @@ impl ServerArguments {
             io::ErrorKind::InvalidInput => Failure::Usage(format!("--server {name}: {source}; write HOST:PORT")),
             _ => Failure::Io { action: format!("find {name}"), source },
         })?;
-        // A name may have several, and a server listen on one of them only.
+        // A name may have several addresses, and a server listen on one of them only.
         let mut outcome = Err(io::ErrorKind::AddrNotAvailable.into());
         for address in addresses {
             outcome = Server::connect(address, password.as_deref());
@@ -49,7 +49,7 @@ impl ServerArguments {
         })
     }
 
-    /// Refuses to be given where no server is asked.
+    /// Refuses these options where no server is used.
     pub(crate) fn expect_none(&self, without: &str) -> Result<(), Failure> {
         match (&self.server, &self.password_file) {
             (None, None) => Ok(()),
@@ -75,10 +75,10 @@ impl Server {
         Ok(server)
     }
 
-    /// What INFO says.
+    /// Returns the fields of INFO.
     ///
     /// # Errors
-    /// It cannot be asked, or is no server of Everleaf: what is wanted of one, another does not tell, or tells otherwise.
+    /// It does not answer, or is no Everleaf server: another lacks the fields that are needed, or gives them another meaning.
     pub(crate) fn info(&mut self) -> Result<Info, Failure> {
         let text = self.ask(&[b"INFO"])?;
         let field = |line: &str| line.split_once(':').map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
@@ -90,7 +90,7 @@ impl Server {
         Ok(info)
     }
 
-    /// Sends a command, and returns the status or the bulk string that it replies.
+    /// Sends a command, and returns the status or the bulk string in reply.
     pub(crate) fn ask(&mut self, words: &[&[u8]]) -> Result<String, Failure> {
         self.call(words).map_err(|source| Failure::Io { action: format!("ask {}", self.address), source })
     }
@@ -120,16 +120,16 @@ impl Server {
     }
 }
 
-/// What INFO says.
+/// The fields of INFO.
 pub(crate) struct Info(BTreeMap<String, String>);
 
 impl Info {
-    /// A number, 0 if there is none of that name.
+    /// A number; 0 if there is no such field.
     pub(crate) fn number(&self, name: &str) -> u64 {
         self.0.get(name).and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 
-    /// A field, if there is one of that name.
+    /// A field, if it exists.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Ends the name of a JSON field whose bytes are in Base64, because they are not UTF-8.
+/// Suffix of a JSON field whose bytes are in Base64, because they are not UTF-8.
 const BASE64_SUFFIX: &str = "_base64";
 
 /// Adds the field `name` to `object`: a string if `bytes` are UTF-8, else in Base64 as `name_base64`.
@@ -18,7 +18,7 @@ pub(crate) fn insert_bytes(object: &mut Map<String, Value>, name: &str, bytes: &
     };
 }
 
-/// Adds the path of a pool to an object, under the name that all commands give it.
+/// Adds the path of a pool to an object, under the name that all commands use.
 pub(crate) fn with_pool(mut object: Value, path: &Path) -> Value {
     if let Value::Object(object) = &mut object {
         insert_bytes(object, "pool", path.as_os_str().as_bytes());
@@ -26,10 +26,10 @@ pub(crate) fn with_pool(mut object: Value, path: &Path) -> Value {
     object
 }
 
-/// Takes what [`insert_bytes`] has added out of `object`; `None` when there is no such field.
+/// Takes out of `object` what [`insert_bytes`] has added; `None` if there is no such field.
 ///
 /// # Errors
-/// A sentence, when the field holds something else, or is there in both forms.
+/// A sentence, if the field holds something else, or occurs in both forms.
 pub(crate) fn remove_bytes(object: &mut Map<String, Value>, name: &str) -> Result<Option<Vec<u8>>, String> {
     let name_base64 = format!("{name}{BASE64_SUFFIX}");
     match (object.remove(name), object.remove(&name_base64)) {
@@ -42,7 +42,7 @@ pub(crate) fn remove_bytes(object: &mut Map<String, Value>, name: &str) -> Resul
     }
 }
 
-/// Bytes for a line of a terminal: what is not printable ASCII or UTF-8 is escaped, as are tabs, so that a line stays a line and columns stay columns.
+/// Bytes for a line of a terminal: anything but printable ASCII or UTF-8 is escaped, and so are tabs, so that lines and columns stay intact.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -60,7 +60,7 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
     text
 }
 
-/// A size in bytes, with a unit when that is shorter.
+/// A size in bytes, with a unit if that is shorter.
 pub(crate) fn size(bytes: usize) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let step = (bytes.checked_ilog2().unwrap_or(0) as usize / 10).min(units.len() - 1);
@@ -68,7 +68,7 @@ pub(crate) fn size(bytes: usize) -> String {
     if scaled.fract() == 0.0 { format!("{scaled} {}", units[step]) } else { format!("{scaled:.1} {}", units[step]) }
 }
 
-/// A count with its thousands apart.
+/// A count with its thousands separated.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -81,7 +81,7 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
-/// How many per second, as thousands or millions.
+/// A rate per second, in thousands or millions.
 pub(crate) fn rate(number: u64, time: Duration) -> String {
     let rate = number as f64 / time.as_secs_f64().max(1e-9);
     if rate >= 1e6 { format!("{:.2} M/s", rate / 1e6) } else { format!("{:.1} k/s", rate / 1e3) }

@@ -1,4 +1,4 @@
-//! What the commands that read or write streams, or all of a pool, have in common: progress, the stream's file, and the last line.
+//! Common parts of the commands that read or write streams, or a whole pool: progress, the stream's file, and the last line.
 
 use crate::failure::Failure;
 use crate::interrupt;
@@ -12,7 +12,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Shows how far a stream is, or a look at everything, on standard error if that is a terminal.
+/// Progress of a stream, or of reading everything, on standard error if that is a terminal.
 pub(crate) struct Transfer {
     start: Instant,
     bar: ProgressBar,
@@ -30,21 +30,21 @@ impl Transfer {
         self.bar.set_message(format!("{} entries, {}", text::count(passed.entries), text::size(passed.content_bytes as usize)));
     }
 
-    /// Shows how many entries of how many are done, where nobody knows their sizes.
+    /// Shows how many entries of how many are done, where their sizes are unknown.
     pub(crate) fn show_entries(&self, entries: u64, entries_expected: u64) {
         self.bar.set_length(entries_expected.max(entries));
         self.bar.set_position(entries);
         self.bar.set_message(format!("{} entries", text::count(entries)));
     }
 
-    /// Takes the bar away; the time since the beginning.
+    /// Removes the bar; returns the time since the beginning.
     pub(crate) fn end(self) -> Duration {
         self.bar.finish_and_clear();
         self.start.elapsed()
     }
 }
 
-/// Prints what was done: `done` is the verb.
+/// Prints the result: `done` is the verb.
 pub(crate) fn print(done: &str, passed: Passed, time: Duration, as_json: bool) -> Result<(), Failure> {
     let mut out = Output::new();
     let Passed { namespaces, entries, content_bytes, stream_bytes } = passed;
@@ -64,13 +64,13 @@ pub(crate) fn print(done: &str, passed: Passed, time: Duration, as_json: bool) -
     out.flush()
 }
 
-/// Writes some of the namespaces of a store, or all if none is named, into a file that gets its name when it is whole; or to standard output, a pipe, a
+/// Writes the namespaces `only` of a store, or all if none is named, into a file that gets its name when it is complete; or to standard output, a pipe or a
 /// device.
 pub(crate) fn write(store: &Store, only: &[&str], file: &Path, transfer: &Transfer) -> Result<Passed, Failure> {
     if is_standard(file) {
         return write_to(store, only, file, std::io::stdout().lock(), transfer);
     }
-    // A pipe or a device takes the stream as it comes.
+    // A pipe or a device takes the stream directly.
     if std::fs::metadata(file).is_ok_and(|metadata| !metadata.is_file()) {
         let out = File::options().write(true).open(file).map_err(|source| Failure::io("open", file, source))?;
         return write_to(store, only, file, out, transfer);
@@ -92,7 +92,7 @@ fn write_to(store: &Store, only: &[&str], file: &Path, out: impl Write, transfer
     Ok(export.finish().map_err(failure(file))?.1)
 }
 
-/// [`print`] of what was written, unless it was to standard output, which has the stream.
+/// [`print`] for what was written, unless that went to standard output, which has the stream.
 pub(crate) fn print_written(done: &str, passed: Passed, transfer: Transfer, file: &Path, as_json: bool) -> Result<(), Failure> {
     let time = transfer.end();
     if is_standard(file) { Ok(()) } else { print(done, passed, time, as_json) }
@@ -104,7 +104,7 @@ pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
         return Ok(Box::new(std::io::stdin().lock()));
     }
     let file = File::open(path).map_err(|source| Failure::io("open", path, source))?;
-    // It could be opened, and not read: when a pool has been made for what it holds.
+    // It could be opened, but not read, which would be noticed only after a pool has been made for it.
     if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
         return Err(Failure::io("read", path, std::io::ErrorKind::IsADirectory.into()));
     }
@@ -116,7 +116,7 @@ pub(crate) fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// What went wrong with the stream at `path`.
+/// An error of the stream at `path`.
 pub(crate) fn failure(path: &Path) -> impl Fn(StreamError) -> Failure + use<'_> {
     |error| Failure::Stream { path: path.to_owned(), error }
 }

@@ -1,4 +1,4 @@
-//! What a server does in a thread of its own, one thing of a kind at a time.
+//! Tasks that a server runs in threads of their own, one of a kind at a time.
 
 use parking_lot::Mutex;
 use std::io;
@@ -9,11 +9,11 @@ use std::thread::{self, JoinHandle};
 pub(crate) struct Background(Mutex<Option<JoinHandle<()>>>);
 
 impl Background {
-    /// Starts `work`. What was started before is over, or as good as over: the caller sees to it.
+    /// Starts `work`. The caller ensures that the previous task is over, or as good as over.
     pub(crate) fn start(&self, name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let mut thread = self.0.lock();
         if let Some(before) = thread.take() {
-            // What it had to say it has said.
+            // The previous task has reported its result itself.
             let _ = before.join();
         }
         *thread = Some(thread::Builder::new().name(name.into()).spawn(work)?);

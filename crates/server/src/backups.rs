@@ -1,7 +1,7 @@
 //! Backups that the server makes: SAVE and BGSAVE, one at a time.
 //!
-//! A backup is a stream of the store (`docs/stream-format.md`) of the moment at which it begins. SAVE writes a block in each turn of its connection, so that
-//! others have theirs; BGSAVE has a thread of its own, which ends with the server.
+//! A backup is a stream of the store (`docs/stream-format.md`) as of the moment at which it begins. SAVE writes a block in each turn of its connection, so that
+//! others get theirs; BGSAVE uses a thread of its own, which ends with the server.
 
 use crate::background::Background;
 use everleaf::{Passed, Store, StreamError};
@@ -13,44 +13,44 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// The backups of a server.
 pub(crate) struct Backups {
-    /// Where they go.
+    /// The file to which they are written.
     pub(crate) path: PathBuf,
     log: fn(&str),
     state: Mutex<State>,
-    /// Whether one is to be begun as soon as none is being written.
+    /// Whether one is to begin as soon as none is being written.
     is_scheduled: AtomicBool,
     thread: Background,
 }
 
-/// What INFO tells of them.
+/// What INFO reports about them.
 #[derive(Clone)]
 pub(crate) struct State {
-    /// Since when one is being written.
+    /// When the current one began, if one is being written.
     pub(crate) running_since: Option<Instant>,
-    /// When the last one was done, in seconds since 1970; before the first one, when the server was started.
+    /// When the last one completed, in seconds since 1970; before the first one, when the server started.
     pub(crate) last_s: u64,
-    /// How many seconds the last one in the background took, be it that it failed.
+    /// How many seconds the last one in the background took, even if it failed.
     pub(crate) last_background_s: Option<u64>,
-    /// Why the last one in the background failed, unless one has been done since.
+    /// Why the last one in the background failed, unless one has completed since.
     pub(crate) failure: Option<Arc<str>>,
-    /// What the last one that was done holds.
+    /// The contents of the last complete one.
     pub(crate) last_passed: Passed,
-    /// How many changes there had been when that was begun, at least.
+    /// A lower bound of the number of changes when that one began.
     pub(crate) last_change_count: u64,
-    /// How many have been done.
+    /// Number of complete ones.
     pub(crate) done_count: u64,
 }
 
-/// Who waits for a backup.
+/// For whom a backup is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ground {
-    /// A client: it is told what goes wrong.
+    /// For a client, which is told of errors.
     Fore,
-    /// Nobody.
+    /// For none.
     Back,
 }
 
-/// That a backup is being written; no other begins as long as this lives.
+/// A backup is being written, and no other begins as long as this lives.
 pub(crate) struct Running {
     backups: Arc<Backups>,
     ground: Ground,
@@ -82,17 +82,17 @@ impl Backups {
         self.state.lock().clone()
     }
 
-    /// Has one be begun as soon as none is being written.
+    /// Makes one begin as soon as none is being written.
     pub(crate) fn schedule(&self) {
         self.is_scheduled.store(true, Ordering::Release);
     }
 
-    /// Whether one is to be begun; it is up to the caller then.
+    /// Whether one is to begin; if so, the caller begins it.
     pub(crate) fn take_scheduled(&self) -> bool {
         self.is_scheduled.load(Ordering::Relaxed) && self.is_scheduled.swap(false, Ordering::Acquire)
     }
 
-    /// Begins a backup, unless there is one under way. It holds `change_count` changes at least: those are done.
+    /// Begins a backup, unless one is being written. It contains at least `change_count` changes: those are done.
     pub(crate) fn begin(self: &Arc<Self>, store: &Store, ground: Ground, change_count: u64) -> Option<Result<Saving, StreamError>> {
         let running = self.run(ground, change_count)?;
         let backup = store.snapshot().map_err(StreamError::from).and_then(|snapshot| snapshot.backup(&self.path));
@@ -115,7 +115,7 @@ impl Backups {
         Some(Running { backups: self.clone(), ground, since, change_count })
     }
 
-    /// Writes it in a thread of its own, as long as `is_stopping` does not say that the server ends.
+    /// Writes it in a thread of its own, until `is_stopping` says that the server stops.
     pub(crate) fn continue_in_background(&self, saving: Saving, is_stopping: impl Fn() -> bool + Send + 'static) -> Result<(), StreamError> {
         let work = move || {
             let Saving { backup, running } = saving;
@@ -137,7 +137,7 @@ impl Backups {
     }
 }
 
-/// Writes a backup to its end. If that is not to be, its file is gone when this returns: the next one's has the same name.
+/// Writes a backup to its end. If that fails, its file is gone when this returns: the next backup's file has the same name.
 fn write(mut backup: everleaf::Backup, is_stopping: impl Fn() -> bool) -> Result<Passed, String> {
     loop {
         match backup.advance() {
@@ -150,7 +150,7 @@ fn write(mut backup: everleaf::Backup, is_stopping: impl Fn() -> bool) -> Result
 }
 
 impl Running {
-    /// Notes that it is there, and what it holds.
+    /// Records success and what was written.
     fn end(self, passed: Passed) {
         let mut state = self.backups.state.lock();
         (state.last_s, state.last_passed, state.last_change_count, state.failure) = (now_s(), passed, self.change_count, None);
@@ -158,7 +158,7 @@ impl Running {
         self.note_time(&mut state);
     }
 
-    /// Notes why there is none. If nobody waits for it, it is logged then: what the log does is not known here.
+    /// Records a failure. In the background it is also logged, without the lock: the callback may do anything.
     fn fail(self, reason: &str) {
         if self.ground == Ground::Fore {
             return;
@@ -185,7 +185,7 @@ impl Drop for Running {
 }
 
 impl Saving {
-    /// Writes a block; whether there is more.
+    /// Writes a block; returns whether there is more.
     pub(crate) fn advance(&mut self) -> Result<bool, StreamError> {
         self.backup.advance()
     }

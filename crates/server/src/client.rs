@@ -1,4 +1,4 @@
-//! Clients: what a connection is to the executor, and to other connections.
+//! Clients: a connection as the executor and other connections see it.
 
 use crate::command::Spec;
 use crate::executor::Unfinished;
@@ -18,9 +18,9 @@ use std::time::Instant;
 pub(crate) enum Replies {
     On,
     Off,
-    /// Not for the next command.
+    /// Not after the next command.
     SkipNext,
-    /// Not for the command that is being run.
+    /// Not to the command that is running.
     Skip,
 }
 
@@ -28,36 +28,36 @@ pub(crate) enum Replies {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closing {
     No,
-    /// No further command is run; what was answered is still sent.
+    /// No further command is run; replies are still sent.
     AfterReplies,
 }
 
 /// Keys that a client watches.
 #[derive(Default)]
 pub(crate) struct Watched {
-    /// By the number of the database, and with the snapshot that shows each as it was then.
+    /// By the number of the database and the key, with the snapshot that shows the key as it was then.
     pub(crate) keys: BTreeMap<(usize, Vec<u8>), Arc<Snapshot>>,
-    /// Bytes of them.
+    /// Their size in bytes.
     pub(crate) size: usize,
 }
 
 /// A connection as its commands see it.
 pub(crate) struct Session {
     pub(crate) client: Arc<Client>,
-    /// Whether the password was shown, or there was none.
+    /// Whether the client has sent the password, or there was none.
     pub(crate) authenticated: bool,
     /// Selected database.
     pub(crate) database: usize,
-    /// What was run last.
+    /// The last command run.
     pub(crate) command: Option<&'static Spec>,
     pub(crate) replies: Replies,
     pub(crate) closing: Closing,
-    /// A command that is not done. Until it is, no other runs.
+    /// A command in progress. Until it is done, no other runs.
     pub(crate) unfinished: Option<Box<dyn Unfinished>>,
-    /// What has been queued since MULTI.
+    /// Commands queued since MULTI.
     pub(crate) queue: Option<Queue>,
     pub(crate) watched: Watched,
-    /// Whether a command of the transaction that is being run wants a backup to be begun when it has been committed.
+    /// Whether a command of the current transaction wants a backup to begin when it has been committed.
     pub(crate) wants_backup: bool,
 }
 
@@ -77,12 +77,12 @@ impl Session {
         }
     }
 
-    /// Whether it is to show a password before anything else: not when none is asked for any more, whatever was when it came.
+    /// Whether the client must send a password before anything else: not if none is required any more, whatever was required when it connected.
     pub(crate) fn owes_password(&self, server: &Shared) -> bool {
         !self.authenticated && server.has_password()
     }
 
-    /// Back to the first state; a reply that is skipped still is.
+    /// Resets it to the initial state; a reply to be skipped is still skipped.
     pub(crate) fn reset(&mut self, authenticated: bool) {
         self.client.seen.lock().name.clear();
         self.authenticated = authenticated;
@@ -93,13 +93,13 @@ impl Session {
         self.end_transaction();
     }
 
-    /// Forgets what was queued, and what is watched.
+    /// Forgets queued commands and watched keys.
     pub(crate) fn end_transaction(&mut self) {
         self.queue = None;
         self.watched = Watched::default();
     }
 
-    /// Tells other connections, which see only [`Client`], what CLIENT LIST shows.
+    /// Publishes what CLIENT LIST shows to other connections, which see only [`Client`].
     pub(crate) fn publish(&self, server: &Shared, input_size: usize, reply: &Reply) {
         let mut seen = self.client.seen.lock();
         seen.active = server.now();
@@ -113,7 +113,7 @@ impl Session {
     }
 }
 
-/// A connection as others see it.
+/// A connection as other connections see it.
 pub(crate) struct Client {
     pub(crate) id: u64,
     pub(crate) address: SocketAddr,
@@ -125,7 +125,7 @@ pub(crate) struct Client {
     pub(crate) seen: Mutex<Seen>,
 }
 
-/// What changes about a client.
+/// The part of a client that changes.
 pub(crate) struct Seen {
     pub(crate) name: Vec<u8>,
     pub(crate) library: Vec<u8>,
@@ -142,7 +142,7 @@ pub(crate) struct Seen {
 }
 
 impl Client {
-    /// The line of CLIENT LIST, without its end. Fields that have no meaning here keep the value that clients expect of an ordinary connection.
+    /// The line of CLIENT LIST, without its line end. Fields without meaning here have the value that clients expect of an ordinary connection.
     pub(crate) fn describe(&self, server: &Shared) -> Vec<u8> {
         let seen = self.seen.lock();
         let seconds = |since: Instant| server.now().saturating_duration_since(since).as_secs();
@@ -220,7 +220,7 @@ impl Clients {
 }
 
 impl Client {
-    /// Whether it has sent WATCH, and nothing that ends it.
+    /// Whether it has sent WATCH, and nothing that ended it.
     pub(crate) fn is_watching(&self) -> bool {
         self.seen.lock().is_watching
     }

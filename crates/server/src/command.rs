@@ -1,6 +1,6 @@
-//! Commands: what every front end makes of the bytes it reads, and what the executor takes.
+//! Commands: what every front end makes of its input, and what the executor takes.
 //!
-//! One table ([`TABLE`]) has a line per command. Dispatch, the check of the number of arguments, COMMAND and its subcommands are all made from it.
+//! One table ([`TABLE`]) has a line per command. Dispatch, the check of the number of arguments, COMMAND and its subcommands all derive from it.
 
 use crate::executor::{Call, Failure};
 use crate::resp::Span;
@@ -23,17 +23,17 @@ impl<'a> Arguments<'a> {
         Self { frame, spans }
     }
 
-    /// Their number, the name included.
+    /// Their number, including the name.
     pub(crate) fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// The argument at `index`, if there are so many.
+    /// The argument at `index`, if there is one.
     pub(crate) fn get(&self, index: usize) -> Option<&'a [u8]> {
         self.spans.get(index).map(|span| span.of(self.frame))
     }
 
-    /// The argument at `index`, for the life of the bytes and not of this copy of the spans. The number of arguments was checked before.
+    /// The argument at `index`, with the lifetime of the bytes and not of this copy of the spans. The number of arguments was checked before.
     pub(crate) fn at(&self, index: usize) -> &'a [u8] {
         self.spans[index].of(self.frame)
     }
@@ -44,7 +44,7 @@ impl<'a> Arguments<'a> {
         self.spans[index..].iter().map(move |span| span.of(frame))
     }
 
-    /// Whether the argument at `index` is there and is `word`, in whatever case.
+    /// Whether the argument at `index` exists and equals `word`, ignoring case.
     pub(crate) fn is(&self, index: usize, word: &str) -> bool {
         self.get(index).is_some_and(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
     }
@@ -84,7 +84,7 @@ impl Flags {
     /// May be called without a password.
     pub(crate) const NO_AUTH: Self = Self(256);
     pub(crate) const ALLOW_BUSY: Self = Self(512);
-    /// Not shown as a flag, only as a category, and so is the next one.
+    /// Shown only as a category, not as a flag, like the next one.
     pub(crate) const DANGEROUS: Self = Self(1024);
     pub(crate) const ADMINISTRATIVE: Self = Self(32768);
     /// Cannot be part of a transaction.
@@ -107,7 +107,7 @@ impl Flags {
     }
 }
 
-/// Where a command's documentation and access category put it.
+/// The group of a command in its documentation and access category.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Group {
     Connection,
@@ -154,14 +154,14 @@ pub(crate) type Run = fn(&mut Call<'_>) -> Result<(), Failure>;
 
 /// A line of the table.
 pub(crate) struct Spec {
-    /// Name in lower case; of a subcommand with that of its parent: `client|id`.
+    /// Name in lower case; for a subcommand with the parent's name: `client|id`.
     pub(crate) name: &'static str,
-    /// Number of arguments, the name included; if negative, at least so many.
+    /// Number of arguments, including the name; if negative, the minimum.
     pub(crate) arity: i64,
     pub(crate) flags: Flags,
     pub(crate) keys: Keys,
     pub(crate) group: Group,
-    /// Version of Redis (of Everleaf, for what Redis does not have) that brought it.
+    /// Version of Redis (of Everleaf, for additions to Redis) that introduced it.
     pub(crate) since: &'static str,
     pub(crate) summary: &'static str,
     pub(crate) subcommands: &'static [Spec],
@@ -205,7 +205,7 @@ impl Spec {
     }
 }
 
-/// Longest name of a command that the hash table holds; a longer name is no command.
+/// Longest command name that the hash table holds; a longer name is no command.
 const NAME_SIZE_MAX: usize = 16;
 const SLOT_COUNT: usize = 512;
 
@@ -235,7 +235,7 @@ fn slot_of(packed: u128) -> usize {
     (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SLOT_COUNT.ilog2())) as usize
 }
 
-/// The command `name`, in whatever case.
+/// The command `name`, ignoring case.
 pub(crate) fn lookup(name: &[u8]) -> Option<&'static Spec> {
     let mut slot = slot_of(pack(name)?);
     loop {

@@ -1,4 +1,4 @@
-//! MEMORY PURGE: the store made as small as what it holds, while it is used. One at a time, in a thread that ends with the server.
+//! MEMORY PURGE: compacts the store while it is in use. One at a time, in a thread that ends with the server.
 
 use crate::background::Background;
 use everleaf::{Error, Evacuation, Shrunk, Store};
@@ -15,12 +15,12 @@ pub(crate) struct Compactions {
     thread: Background,
 }
 
-/// What INFO tells of them.
+/// What INFO reports about them.
 #[derive(Clone, Default)]
 pub(crate) struct State {
-    /// Whether one is under way.
+    /// Whether one is running.
     pub(crate) is_running: bool,
-    /// What the last one has done, as far as it has come.
+    /// The result of the last one, so far.
     pub(crate) last: Shrunk,
     /// Why it failed, if it did.
     pub(crate) failure: Option<Arc<str>>,
@@ -35,7 +35,7 @@ impl Compactions {
         self.state.lock().clone()
     }
 
-    /// Begins one, unless there is one under way; whether it has. It ends early when `stopping` says that the server does.
+    /// Begins one, unless one is running; returns whether it did. It ends early when `stopping` says that the server stops.
     pub(crate) fn begin(self: &Arc<Self>, store: &Arc<Store>, stopping: &Arc<AtomicBool>) -> io::Result<bool> {
         {
             let mut state = self.state.lock();
@@ -51,7 +51,7 @@ impl Compactions {
                 this.state.lock().last = *shrunk;
                 if stopping.load(Ordering::Acquire) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
-            // Before anybody hears that it is over: the server closes the store when all threads have let go of it.
+            // Before its end is reported: the server closes the store when all threads have dropped it.
             drop(store);
             this.end(outcome);
         };
@@ -75,7 +75,7 @@ impl Compactions {
     }
 }
 
-/// However its thread ends, a compaction is over.
+/// Marks the compaction as over, however its thread ends.
 struct Ended<'a>(&'a Compactions);
 
 impl Drop for Ended<'_> {

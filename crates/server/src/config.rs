@@ -1,4 +1,4 @@
-//! What a server is told at its start.
+//! The configuration of a server.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -17,9 +17,9 @@ pub struct Config {
     pub threads: usize,
     /// Databases for SELECT: the namespaces "0", "1" and so on. Default 16.
     pub databases: usize,
-    /// What clients must show with AUTH or HELLO. Default: nothing.
+    /// Password that clients must send with AUTH or HELLO. Default: none.
     pub password: Option<Vec<u8>>,
-    /// The file to which SAVE and BGSAVE write. Default: the pool's name with `.backup` behind it.
+    /// The file to which SAVE and BGSAVE write. Default: the pool's name with `.backup` appended.
     pub backup: Option<PathBuf>,
     /// Bounds on what clients may use.
     pub limits: Limits,
@@ -27,7 +27,7 @@ pub struct Config {
     pub keepalive_seconds: u32,
     /// How long a graceful stop waits for clients to take their replies. Default 5 s.
     pub stop_patience: Duration,
-    /// Told, in a line of text, what goes wrong with nobody to answer to: in a backup in the background, or a compaction. Default: nobody is told.
+    /// Called with a line of text for errors that no client is told of: in a background backup, or a compaction. Default: does nothing.
     pub log: fn(&str),
 }
 
@@ -58,11 +58,11 @@ pub struct Limits {
     pub connection_room: usize,
     /// Longest argument in bytes. Default 512 MiB, the longest value of the store.
     pub bulk_size_max: usize,
-    /// Longest request in bytes, and requests that wait while their client takes no replies; a client that sends more is dropped. Default 1 GiB; one request
-    /// has at most 4 GiB.
+    /// Longest request in bytes, and size of the requests that wait while their client takes no replies; a client that sends more is dropped. Default 1 GiB;
+    /// one request has at most 4 GiB.
     pub query_buffer_size_max: usize,
-    /// Longest reply in bytes, or those of a transaction; a client that asks for more is dropped, or its transaction refused. Default 1 GiB: a reply with one
-    /// value of 512 MiB must fit.
+    /// Longest reply in bytes, or of a transaction's replies together; a client that asks for more is dropped, or its transaction refused. Default 1 GiB: a
+    /// reply with one value of 512 MiB must fit.
     pub output_buffer_size_max: usize,
 }
 

@@ -1,12 +1,12 @@
-//! A connection: a socket, what was read from it and not understood yet, and what it was answered and was not sent yet.
+//! A connection: a socket, the input that was read and not yet processed, and the replies that were not yet sent.
 //!
-//! A turn is one read, one slice of the conversation, and as many writes as the socket takes; in its middle others may have theirs, if commands wait for them.
-//! Buffers are lent for as long as there is something in them: ten thousand idle connections have none, and the one that was used last, which the cache still
-//! holds, is used next.
+//! A turn is one read, one slice of the conversation, and as many writes as the socket takes; if commands wait to be run with those of other connections, these
+//! have their turns in between. Buffers are lent only while there is something in them: ten thousand idle connections have none, and the buffer used last,
+//! which the cache still holds, is used next.
 //!
-//! While a client leaves replies where they are, none of its commands is run, but one that has begun and stands in the way of others. What it sends is read
-//! all the same, up to the limit for that: many clients send all of a pipeline before they read the first reply, and would wait for us as we for them. Only who
-//! owes a password is not listened to meanwhile.
+//! While a client leaves its replies unread, none of its commands is run, except one in progress that other clients wait for. Its input is read all the same,
+//! up to the limit for that: many clients send a whole pipeline before they read the first reply, and each side would wait for the other. Only the input of a
+//! client that owes a password is not read meanwhile.
 
 use crate::client::{Closing, Session};
 use crate::conversation::{Conversation, Dialect, Pause};
@@ -56,20 +56,20 @@ impl Buffers {
     }
 }
 
-/// Bytes that were read and not understood yet: `bytes[start..end]`. All of `bytes` is initialised, so that the socket can write into the rest.
+/// Bytes that were read and not yet processed: `bytes[start..end]`. All of `bytes` is initialised, so that the socket can write into the rest.
 #[derive(Default)]
 struct Input {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
-    /// Bytes that the frame at `start` misses at least.
+    /// Bytes that the frame at `start` lacks at least.
     missing: usize,
 }
 
 impl Input {
-    /// Room for the next read. The buffer at most doubles, whatever size a header promised, and never beyond what the frame needs.
+    /// Room for the next read. The buffer at most doubles, whatever size a header promises, and never beyond what the frame needs.
     fn room(&mut self) -> &mut [u8] {
-        // What is moved is no more than what was understood since it was moved before.
+        // No more bytes are moved than were processed since the last move.
         if self.end == self.bytes.len() && self.start >= self.size() && self.start > 0 {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
@@ -90,16 +90,16 @@ impl Input {
     }
 }
 
-/// What a connection wants after a turn.
+/// What a connection needs after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// To be left alone until the socket is ready.
+    /// Nothing until the socket is ready.
     Wait,
-    /// Another turn, after the others had theirs.
+    /// Another turn, after the others have had theirs.
     Again,
-    /// To be settled, when all others had their turns.
+    /// [`Connection::settle`], when all others have had their turns.
     Held,
-    /// To be closed.
+    /// Closing.
     Close,
 }
 
@@ -108,21 +108,21 @@ pub(crate) struct Connection {
     pub(crate) socket: TcpStream,
     conversation: Conversation,
     input: Input,
-    /// Whether whole frames, or a part of a long command, are waiting for a turn.
+    /// Whether whole frames, or a part of a long command, wait for a turn.
     busy: bool,
-    /// The socket may have bytes for us. Edge-triggered: stays until a read comes back short.
+    /// Whether the socket may have bytes. Edge-triggered: stays set until a read comes back short.
     readable: bool,
-    /// The peer has sent its last byte, which is only seen by reading on.
+    /// Whether the peer has sent its last byte, which only reading on finds.
     read_closed: bool,
-    /// The last byte was read.
+    /// Whether the last byte was read.
     ended: bool,
-    /// The socket may take bytes.
+    /// Whether the socket may take bytes.
     writable: bool,
-    /// The peer is gone, or at least takes nothing any more.
+    /// Whether the peer is gone, or at least takes nothing any more.
     broken: bool,
-    /// The server stops, and the client, who has sent more than is answered, knows that.
+    /// The server stops and the client, which has sent more than is answered, has been told.
     parting: bool,
-    /// Whether it is in the queue for another turn, or to be settled before.
+    /// Whether it waits in the queue for another turn, or to be settled first.
     pub(crate) queued: bool,
 }
 
@@ -147,7 +147,7 @@ impl Connection {
         &self.conversation.session
     }
 
-    /// Notes what the poll said about the socket.
+    /// Notes what the poll reported about the socket.
     pub(crate) fn note(&mut self, event: &mio::event::Event) {
         self.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
         self.read_closed |= event.is_read_closed() || event.is_error();
@@ -160,23 +160,23 @@ impl Connection {
         self.with_buffers(server, buffers, |connection, buffers| connection.try_turn(server, counters, buffers))
     }
 
-    /// The database of the commands that are held, if any are.
+    /// The database of the held commands, if there are any.
     pub(crate) fn held_database(&self) -> Option<usize> {
         self.conversation.held_database()
     }
 
-    /// Takes the replies, so that those to what is held can be added.
+    /// Takes the replies, so that those to held commands can be added.
     pub(crate) fn take_reply(&mut self, buffers: &mut Buffers) -> Reply {
         self.lend_output(buffers);
         std::mem::take(&mut self.conversation.reply)
     }
 
-    /// The commands that are held, and the replies that were taken.
+    /// The held commands, with the replies that were taken.
     pub(crate) fn held_part<'p>(&'p self, reply: &'p mut Reply) -> Part<'p> {
         self.conversation.held_part(&self.input.bytes[self.input.start..self.input.end], reply)
     }
 
-    /// Goes on with the turn, when so many of them are done and answered.
+    /// Continues the turn when `done` of the held commands are run and answered.
     pub(crate) fn settle(&mut self, server: &Shared, counters: &Counters, buffers: &mut Buffers, reply: Reply, done: usize) -> Turn {
         self.conversation.reply = reply;
         self.with_buffers(server, buffers, |connection, _| {
@@ -205,11 +205,11 @@ impl Connection {
     }
 
     fn try_turn(&mut self, server: &Shared, counters: &Counters, buffers: &mut Buffers) -> io::Result<Turn> {
-        // There may be much left to do that nobody will be told of.
+        // A command in progress may have much left to do, and no client to tell.
         if self.broken && self.conversation.session.unfinished.is_some() {
             return Ok(Turn::Close);
         }
-        // First, for what else is done depends on what the client has not taken.
+        // First, since the rest depends on how much the client has not taken.
         self.write(counters)?;
         let stopping = server.is_stopping();
         let is_held_up = self.conversation.is_held_up(server);
@@ -223,7 +223,7 @@ impl Connection {
                 Some(Pause::Overflow) => Turn::Close,
                 Some(_) => Turn::Again,
                 None if reads => Turn::Again,
-                // The socket takes nothing now, and will say when it does.
+                // The socket takes nothing now, and will report when it does.
                 None => Turn::Wait,
             });
         }
@@ -232,7 +232,7 @@ impl Connection {
         self.end_turn(server, counters, end)
     }
 
-    /// Sends what was answered, when so much of the input is done and for this reason no more of it.
+    /// Sends the replies. `end`: how much of the input is done, and why no more of it.
     fn end_turn(&mut self, server: &Shared, counters: &Counters, end: Option<(usize, Pause)>) -> io::Result<Turn> {
         let stopping = server.is_stopping();
         if let Some((done, pause)) = end {
@@ -248,7 +248,7 @@ impl Connection {
                 Pause::Overflow => return Ok(Turn::Close),
             }
         }
-        // Before the reply tells that it was done: who has it may ask about this client, on another connection.
+        // Before the reply shows that the command was done: a client that has it may ask about this one on another connection.
         self.conversation.session.publish(server, self.input.size(), &self.conversation.reply);
         self.write(counters)?;
         let sent_all = self.conversation.reply.out.is_empty();
@@ -282,7 +282,7 @@ impl Connection {
             Ok(size) => {
                 self.input.end += size;
                 counters.input_size.add(size as u64);
-                // A short read has emptied the socket, unless the end of the stream is behind it, of which no further edge tells.
+                // A short read has emptied the socket, unless the end of the stream comes next, which no further edge reports.
                 self.readable = size == room_size || self.read_closed;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
@@ -292,8 +292,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Ends a conversation in which the client may have sent more than was read: a socket that is closed with bytes unread takes back what it has yet to
-    /// deliver. So who has sent more is told that nothing follows, and listened to until he has ended, too.
+    /// Ends a conversation in which the client may have sent more than was read: a socket that is closed with unread bytes discards replies not delivered yet.
+    /// So a client that has sent more is told that nothing follows, and its input is read until it has ended, too.
     fn part(&mut self) -> io::Result<Turn> {
         let mut unheard = [0; 16 * 1024];
         for _ in 0..READ_SIZE_MAX / unheard.len() {
@@ -330,7 +330,7 @@ impl Connection {
             out.clear();
             *sent = 0;
         } else if *sent >= OUTPUT_CAPACITY_MAX && *sent * 2 >= out.len() {
-            // What was sent is more than what is left, so that moving the rest costs no more than sending did.
+            // More was sent than is left, so moving the rest costs no more than sending did.
             out.drain(..*sent);
             *sent = 0;
         }

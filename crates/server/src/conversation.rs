@@ -1,18 +1,18 @@
-//! A conversation: what a client says and what it is answered, without the socket.
+//! A conversation: a client's commands and the replies to them, without the socket.
 //!
 //! 1. Replies come in the order of the commands.
-//! 2. A slice of a conversation is bounded by the arguments it handles, the output it makes, the values it looks at and the times that it waits for a
-//!    device, so that one client's pipeline does not keep the others waiting. As long as more waits for the client than a slice makes, there is no other: so
-//!    a pipeline costs the memory of two slices, or of one reply, however slow its reader is. Who has not shown the password gets far less.
-//! 3. Consecutive GETs and SETs without conditions, and DELs of one key, of what was read at once, are given to the store together ([`group`](crate::group)),
-//!    which looks keys up together and makes writes durable together: a pipeline pays for few fences. Before any other command runs, those that are waiting are
-//!    run, and so are they when the slice ends; but where a write waits for a device, a group with writes that ends a slice is held, to be run with those of
-//!    other clients at the end of the event loop's turn: a wait for all. Its client can tell the difference only by the time, and so can others: but who looks
-//!    at several keys from another event loop meanwhile may see a later write of the group, and not yet an earlier one. Consecutive GETs, with no write between
-//!    them, may in the same way see a later key as it was before a command of another client changed it together with an earlier one.
+//! 2. A slice of a conversation is bounded by the arguments it handles, the output it makes, the values it looks at and the times it waits for a device, so
+//!    that one client's pipeline does not keep the others waiting. While more output waits for the client than a slice makes, no other slice runs: so a
+//!    pipeline costs the memory of two slices, or of one reply, however slow its reader is. A client that owes the password gets far less.
+//! 3. Consecutive GETs, SETs without conditions, and DELs of one key, as far as they were read at once, are given to the store together
+//!    ([`group`](crate::group)), which looks up keys together and makes writes durable together: a pipeline pays for few fences. They are run before any other
+//!    command runs, and when the slice ends. But where a write waits for a device, a group with writes that ends a slice is held, and run with those of other
+//!    clients at the end of the event loop's turn: one wait for all. Its client notices no difference except in time, and neither do others, except that a
+//!    client which looks at several keys from another event loop meanwhile may see a later write of the group, and not yet an earlier one. In the same way,
+//!    consecutive GETs, with no write between them, may see a later key as it was before another client's command changed it together with an earlier one.
 //! 4. After MULTI commands are queued, and run by EXEC in one slice.
 //!
-//! Which of the two protocols is spoken depends on where the client has knocked ([`Dialect`]); all of this but 4 is the same for both.
+//! The protocol depends on the port to which the client has connected ([`Dialect`]); all of this except 4 applies to both protocols.
 
 use crate::client::{Closing, Replies, Session};
 use crate::command::{Arguments, Flags, Spec};
@@ -26,31 +26,31 @@ use crate::resp::{FrameLimits, Parser, Progress};
 use crate::shared::{Counters, Shared};
 use arrayvec::ArrayVec;
 
-/// Arguments that a slice handles, about.
+/// Arguments that a slice handles, approximately.
 const SLICE_ARGUMENT_COUNT: usize = 4096;
-/// As many arguments as a command counts for that waits for a device by itself.
+/// Number of arguments as which a command counts that waits for a device by itself.
 const WAIT_ARGUMENT_COUNT: usize = SLICE_ARGUMENT_COUNT / 16;
-/// Bytes of them, after which the slice ends.
+/// Bytes of arguments after which the slice ends.
 const SLICE_INPUT_SIZE: usize = 4 << 20;
-/// Output that a slice makes, and values that it looks at, about, in bytes. So much output may wait for the client when another slice begins.
+/// Bytes of output that a slice makes, and of values that it looks at, approximately. That much output may wait for the client when another slice begins.
 const SLICE_OUTPUT_SIZE: usize = 1 << 20;
-/// The same, as long as the client owes a password.
+/// The same while the client owes a password.
 const UNAUTHENTICATED_OUTPUT_SIZE: usize = 4 * 1024;
-/// Commands of a client that are run together at most.
+/// Largest number of a client's commands that are run together.
 const GROUP_COUNT: usize = 64;
-/// The same, where one of them writes, and a write waits for a device.
+/// The same if one of them writes, and a write waits for a device.
 const SHARED_GROUP_COUNT: usize = 256;
 
 /// Why a slice ended, or has not ended yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
-    /// All whole frames are answered; at least so many bytes are missing for the next.
+    /// All whole frames are answered; the next one lacks at least this many bytes.
     Input { missing: usize },
     /// There is more to do.
     Turn,
     /// Commands wait to be run with those of other clients.
     Held,
-    /// No command will be run any more.
+    /// No further command will be run.
     End,
     /// A command has made more output than may wait.
     Overflow,
@@ -68,25 +68,25 @@ pub(crate) struct Conversation {
     pub(crate) session: Session,
     pub(crate) reply: Reply,
     dialect: Dialect,
-    /// That of Redis.
+    /// For Redis.
     parser: Parser,
-    /// Bytes of data that a request of memcached has left behind, and nobody wants.
+    /// Bytes of data of a request of memcached that are still to be skipped.
     skipped: usize,
     held: Option<Held>,
 }
 
-/// Commands that are to be run with those of other clients. All of the slice's input stays where it is until then, and nothing is done for the client.
+/// Commands that are to be run with those of other clients. Until then, the slice's input stays in place, and nothing else is done for the client.
 struct Held {
     places: Vec<Place>,
-    /// What was made of the input for them.
+    /// Data made from the input for them.
     made: Vec<u8>,
-    /// Output that they may make, about.
+    /// Approximate size of the output that they may make.
     output_size_left: usize,
-    /// Bytes that are done then, and why the slice stopped.
+    /// Input bytes that are done afterwards, and why the slice stopped.
     end: (usize, Pause),
 }
 
-/// What a slice works with.
+/// The context of a slice.
 struct Work<'a> {
     server: &'a Shared,
     counters: &'a Counters,
@@ -99,19 +99,19 @@ struct Work<'a> {
 #[derive(Default)]
 struct Group {
     places: ArrayVec<Place, SHARED_GROUP_COUNT>,
-    /// What was made of the input for them.
+    /// Data made from the input for them.
     made: Vec<u8>,
     /// Whether one of them writes.
     has_writes: bool,
 }
 
 impl Work<'_> {
-    /// Whether the commands that wait had better be run with those of other clients.
+    /// Whether the waiting commands should be run with those of other clients.
     fn is_to_be_held(&self) -> bool {
         self.server.shares_waits && self.group.has_writes
     }
 
-    /// Whether no other command joins them.
+    /// Whether no further command joins them.
     fn is_full(&self) -> bool {
         let count_max = if self.is_to_be_held() { SHARED_GROUP_COUNT } else { GROUP_COUNT };
         self.group.places.len() >= count_max || self.group.made.len() >= SLICE_OUTPUT_SIZE
@@ -127,12 +127,12 @@ impl Conversation {
         if self.session.owes_password(server) { UNAUTHENTICATED_OUTPUT_SIZE } else { SLICE_OUTPUT_SIZE }
     }
 
-    /// Whether the client is to take replies before it gets more.
+    /// Whether the client must take replies before it gets more.
     pub(crate) fn is_held_up(&self, server: &Shared) -> bool {
         self.reply.waiting() > self.output_size(server)
     }
 
-    /// Goes on with a command that stands in the way of others until it is done, though replies wait: how the slice ended, if there is such a command.
+    /// Continues a command that other clients wait for, though replies wait. Returns how the slice ended, if there is such a command.
     pub(crate) fn go_on_unread(&mut self, server: &Shared, counters: &Counters) -> Option<Pause> {
         self.session.unfinished.as_ref().filter(|unfinished| unfinished.is_awaited_by_others())?;
         let _working = server.gate.enter(self.session.client.thread);
@@ -140,7 +140,7 @@ impl Conversation {
         Some(self.end_slice(server, 0, Pause::Turn).1)
     }
 
-    /// Answers what `input` holds, for a slice; the number of bytes that are done, and why it stopped.
+    /// Answers the commands in `input`, for one slice; returns the number of bytes that are done, and why it stopped.
     pub(crate) fn advance(&mut self, server: &Shared, counters: &Counters, input: &mut [u8]) -> (usize, Pause) {
         let _working = server.gate.enter(self.session.client.thread);
         let mut work = Work { server, counters, output_size_max: self.reply.out.len() + self.output_size(server), group: Group::default() };
@@ -158,27 +158,27 @@ impl Conversation {
         self.end_slice(server, done, pause)
     }
 
-    /// Whether the slice, which would end so, has not made too much output.
+    /// Ends a slice: as it is, or with an overflow if it has made too much output.
     fn end_slice(&self, server: &Shared, done: usize, pause: Pause) -> (usize, Pause) {
         let waiting = self.reply.waiting() + self.session.unfinished.as_ref().map_or(0, |unfinished| unfinished.size());
-        // The longest reply may stand behind what waited when the slice began, and what the slice has made before.
+        // The longest reply may follow what waited when the slice began, and what the slice has made before.
         let waiting_max = server.config.limits.output_buffer_size_max.saturating_add(2 * self.output_size(server));
         (done, if waiting > waiting_max { Pause::Overflow } else { pause })
     }
 
-    /// The database of the commands that are held.
+    /// The database of the held commands.
     pub(crate) fn held_database(&self) -> Option<usize> {
         self.held.is_some().then_some(self.session.database)
     }
 
-    /// The commands that are held, of which `input` is as it was, and `reply` was taken from the conversation.
+    /// The held commands. `input` is as it was, and `reply` was taken from the conversation.
     pub(crate) fn held_part<'p>(&'p self, input: &'p [u8], reply: &'p mut Reply) -> Part<'p> {
         let (places, made, output_size_left) = self.held.as_ref().map_or((&[][..], &[][..], 0), |held| (&held.places, &held.made, held.output_size_left));
         let output_size_max = reply.out.len() + output_size_left;
         Part::new(input, made, places, reply, output_size_max)
     }
 
-    /// So many of the commands that were held are done; what [`Conversation::advance`] would have told without.
+    /// Notes that `count` of the held commands are done; returns what [`Conversation::advance`] would have returned without holding.
     pub(crate) fn end_held(&mut self, server: &Shared, count: usize) -> (usize, Pause) {
         let Some(Held { places, end: (mut done, mut pause), .. }) = self.held.take() else { return (0, Pause::Turn) };
         if let Some(rest) = places.get(count) {
@@ -188,7 +188,7 @@ impl Conversation {
         self.end_slice(server, done, pause)
     }
 
-    /// Runs whole frames, until something says that the slice is over; a group may be left to be run.
+    /// Runs whole frames until the slice is over; a group may be left to be run.
     fn run_slice(&mut self, work: &mut Work<'_>, input: &mut [u8]) -> (usize, Pause) {
         let mut done = 0;
         let mut arguments_left = SLICE_ARGUMENT_COUNT;
@@ -221,9 +221,9 @@ impl Conversation {
         }
     }
 
-    /// Runs a command of Redis that begins at `done`, or leaves it to be run with others: where it ends, and how many arguments it has; or how the slice ends.
+    /// Runs the Redis command that begins at `done`, or leaves it to a group. Returns where it ends and its number of arguments, or how the slice ends.
     fn take_command(&mut self, work: &mut Work<'_>, input: &mut [u8], done: usize) -> Result<(usize, usize), (usize, Pause)> {
-        // An inline command is parsed only when nothing before it can have to be parsed again, for that unescapes it.
+        // An inline command is parsed only when nothing before it can have to be parsed again, because parsing unescapes it.
         if input.get(done).is_some_and(|&byte| byte != b'*') {
             self.run_before(work, input)?;
         }
@@ -301,7 +301,7 @@ impl Conversation {
         Ok((end, count))
     }
 
-    /// Runs those that wait before a command that begins at `done`, unless that may join them.
+    /// Runs the waiting commands before a command that begins at `done`, unless that may join them.
     fn make_room(&mut self, work: &mut Work<'_>, input: &[u8], done: usize, may_join: bool) -> Result<(), (usize, Pause)> {
         let is_full = work.is_full();
         if is_full && may_join && work.is_to_be_held() {
@@ -310,7 +310,7 @@ impl Conversation {
         if may_join && !is_full { Ok(()) } else { self.run_before(work, input) }
     }
 
-    /// Runs those that wait. If the slice has made its output before: how it ends.
+    /// Runs the waiting commands. If the slice has made its output before all are run: how it ends.
     fn run_before(&mut self, work: &mut Work<'_>, input: &[u8]) -> Result<(), (usize, Pause)> {
         self.run_group(work, input).map_or(Ok(()), |rest| Err((rest, Pause::Turn)))
     }
@@ -328,9 +328,9 @@ impl Conversation {
                 let databases = server.databases(counters);
                 execute(&mut Call { server, databases, counters, session: &mut self.session, reply: &mut self.reply, arguments, spec });
             }
-            // The beginning of an HTTP request: somebody makes a browser talk to us. What follows may be commands in its body.
+            // The beginning of an HTTP request: somebody makes a browser talk to this port. What follows may be commands in its body.
             Err(_) if arguments.is(0, "post") || arguments.is(0, "host:") => self.session.closing = Closing::AfterReplies,
-            // Whatever is wrong with an EXEC, it ends the transaction.
+            // An EXEC ends the transaction, whatever is wrong with it.
             Err(failure) if arguments.is(0, "exec") => {
                 counters.errors.add(1);
                 self.session.end_transaction();
@@ -349,7 +349,7 @@ impl Conversation {
         }
     }
 
-    /// Takes back what has been replied from `start` on to a client that does not want it.
+    /// Removes the reply from `start` on if the client does not want it.
     fn withhold(&mut self, start: usize) {
         if self.session.replies != Replies::On {
             self.reply.out.truncate(start);
@@ -359,7 +359,7 @@ impl Conversation {
         }
     }
 
-    /// Leaves a command to EXEC.
+    /// Queues a command for EXEC.
     fn enqueue(&mut self, server: &Shared, counters: &Counters, spec: &'static Spec, frame: &[u8]) {
         let Some(queue) = &mut self.session.queue else { return };
         queue.push(spec, frame, self.parser.spans());
@@ -372,7 +372,7 @@ impl Conversation {
         Failure::fixed("ERR the transaction is longer than the query buffer may be; split it up").write(&mut self.reply);
     }
 
-    /// Takes the next slice of the command that is not done.
+    /// Runs the next slice of the command in progress.
     fn go_on(&mut self, server: &Shared, counters: &Counters) {
         let Some(mut unfinished) = self.session.unfinished.take() else { return };
         let start = self.reply.out.len();
@@ -395,7 +395,7 @@ impl Conversation {
         self.withhold(start);
     }
 
-    /// Runs the commands that wait. If the slice has made its output before all are run: where in the input the rest begins.
+    /// Runs the waiting commands. If the slice has made its output before all are run: where in the input the rest begins.
     fn run_group(&mut self, work: &mut Work<'_>, input: &[u8]) -> Option<usize> {
         let Work { server, counters, output_size_max, ref group } = *work;
         if group.places.is_empty() {

@@ -1,18 +1,18 @@
-//! Databases as commands see them: as they are, or, within EXEC, as its transaction sees them.
+//! Databases as commands see them: directly, or, within EXEC, through its transaction.
 //!
-//! Commands do not know which. As they are, each change is one step of the store, atomic and durable when it returns; within a transaction, it is kept until
-//! all of it is committed. Whatever changes a key counts that, as Redis does; within a transaction, for when it is committed.
+//! Commands do not know which. Directly, each change is one step of the store, atomic and durable when it returns; within a transaction, it is kept until the
+//! whole transaction is committed. Every change of a key is counted, as in Redis; within a transaction, when it is committed.
 
 use crate::shared::Counter;
 use everleaf::{Batch, Change, Cursor, Direction, Entry, Error, Found, Isolation, Namespace, Snapshot, Store, Transaction};
 use std::cell::RefCell;
 use std::ops::{Bound, ControlFlow};
 
-/// Of so many keys at once a transaction copies the values.
+/// Number of keys whose values a transaction copies at once.
 const COPIED_AT_ONCE: usize = 32;
 
-/// The time at which a key is to expire that has expired from the start, by the one look at the time that its command has taken. It is not left to the sweep,
-/// nor to a transaction, which goes on to see what it has written: the key is removed instead.
+/// The expiry time of a key that has expired from the start, judged by the one time that its command has read. Neither the sweep nor a transaction, which
+/// continues to see what it has written, handles this: the key is removed instead.
 pub(crate) const OVER: u64 = 0;
 
 /// All databases.
@@ -20,17 +20,17 @@ pub(crate) const OVER: u64 = 0;
 pub(crate) struct Databases<'a> {
     pub(crate) store: &'a Store,
     pub(crate) namespaces: &'a [Namespace],
-    /// That of memcached.
+    /// The namespace of memcached.
     pub(crate) items: &'a Namespace,
-    /// That of EXEC.
+    /// The transaction of EXEC.
     pub(crate) transaction: Option<&'a RefCell<Transaction>>,
     /// Counts changes of keys.
     pub(crate) changes: &'a Counter,
-    /// Counts bytes of keys and values that commands have looked at, and do not reply.
+    /// Counts bytes of keys and values that commands have looked at without replying with them.
     pub(crate) looked_at: &'a Counter,
 }
 
-/// One of them.
+/// One database.
 #[derive(Clone, Copy)]
 pub(crate) struct Database<'a> {
     store: &'a Store,
@@ -41,12 +41,12 @@ pub(crate) struct Database<'a> {
 }
 
 impl<'a> Databases<'a> {
-    /// The database with that number, which is known to be there.
+    /// The database with that number, which is known to exist.
     pub(crate) fn at(&self, number: usize) -> Database<'a> {
         self.database(&self.namespaces[number])
     }
 
-    /// That of memcached, which has no number.
+    /// The database of memcached, which has no number.
     pub(crate) fn items(&self) -> Database<'a> {
         self.database(self.items)
     }
@@ -69,7 +69,7 @@ pub(crate) enum Value<'v> {
 }
 
 impl Value<'_> {
-    /// Appends it to `out`; its length.
+    /// Appends it to `out`; returns its length.
     pub(crate) fn copy_to(&self, out: &mut Vec<u8>) -> Result<usize, Error> {
         match self {
             Self::InPlace(found) => found.copy_to(out),
@@ -92,7 +92,7 @@ impl Database<'_> {
         Ok(value)
     }
 
-    /// Appends the value of `key` to `out`; its length, if the key is present.
+    /// Appends the value of `key` to `out`; returns its length, if the key is present.
     pub(crate) fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<Option<usize>, Error> {
         match self.transaction {
             Some(_) => self.get(key)?.map(|value| Value::Copied(value).copy_to(out)).transpose(),
@@ -100,12 +100,12 @@ impl Database<'_> {
         }
     }
 
-    /// What shows several keys as of one moment, if that takes anything. A store that gives no snapshots is not written to any more, and shows them so itself.
+    /// A snapshot that shows several keys as of one moment, if one is needed. A store that gives no snapshots takes no writes any more, and so does without.
     pub(crate) fn snapshot(&self) -> Option<Snapshot> {
         self.transaction.is_none().then(|| self.store.snapshot().ok()).flatten()
     }
 
-    /// Calls `visit` for each of `keys`, in their order, with what was found of it, in `snapshot` if there is one.
+    /// Calls `visit` for each of `keys`, in order, with what was found for it, in `snapshot` if there is one.
     pub(crate) fn visit_many<E: From<Error>>(
         &self,
         snapshot: Option<&Snapshot>,
@@ -131,7 +131,7 @@ impl Database<'_> {
         }
     }
 
-    /// Bytes that `key` takes in the pool, if it is present; within a transaction that has written it, those that it will take.
+    /// Bytes that `key` takes in the pool, if it is present; within a transaction that has written it, the bytes that it will take.
     pub(crate) fn footprint(&self, key: &[u8]) -> Result<Option<usize>, Error> {
         match self.transaction {
             Some(_) => Ok(self.entry(key)?.map(|entry| entry.footprint(key))),
@@ -139,7 +139,7 @@ impl Database<'_> {
         }
     }
 
-    /// The value of `key`, and when it expires.
+    /// The value of `key` and its expiry time.
     pub(crate) fn entry(&self, key: &[u8]) -> Result<Option<Entry>, Error> {
         let entry = match self.transaction {
             Some(transaction) => transaction.borrow().entry(self.namespace, key),
@@ -149,13 +149,13 @@ impl Database<'_> {
         Ok(entry)
     }
 
-    /// When `key` expires, in milliseconds since 1970, if it does; if it is present.
+    /// The expiry time of `key` in milliseconds since 1970, if it has one. The outer `None` means that the key is absent.
     pub(crate) fn expiry_ms(&self, key: &[u8]) -> Result<Option<Option<u64>>, Error> {
         match self.transaction {
             Some(_) => Ok(self.entry(key)?.map(|entry| entry.expiry_ms)),
             None => {
                 let expiry_ms = self.namespace.expiry_ms(key)?;
-                // When a key expires is checked together with its value.
+                // The expiry time is checked together with the value.
                 if let Some(Some(_)) = expiry_ms
                     && let Ok(Some(size)) = self.namespace.value_size(key)
                 {
@@ -166,7 +166,7 @@ impl Database<'_> {
         }
     }
 
-    /// Number of keys. Within a transaction they are counted one by one, without those that have expired.
+    /// Number of keys. Within a transaction they are counted one by one, without expired ones.
     pub(crate) fn count(&self) -> Result<u64, Error> {
         if self.transaction.is_none() {
             return Ok(self.namespace.count());
@@ -179,7 +179,7 @@ impl Database<'_> {
         Ok(count)
     }
 
-    /// Visits the keys and values that are left of a range, until `visit` breaks.
+    /// Visits the remaining keys and values of a range, until `visit` breaks.
     pub(crate) fn walk(&self, cursor: &mut Cursor, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
         match self.transaction {
             Some(transaction) => transaction.borrow().walk(self.namespace, cursor, visit),
@@ -187,7 +187,7 @@ impl Database<'_> {
         }
     }
 
-    /// Visits the keys that are left of a range, until `visit` breaks.
+    /// Visits the remaining keys of a range, until `visit` breaks.
     pub(crate) fn walk_keys(&self, cursor: &mut Cursor, visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), Error> {
         match self.transaction {
             Some(transaction) => transaction.borrow().walk_keys(self.namespace, cursor, visit),
@@ -205,7 +205,7 @@ impl Database<'_> {
         Ok(())
     }
 
-    /// Sets `key` to `value`, until it expires, if it does.
+    /// Sets `key` to `value`, with an expiry time, if given.
     pub(crate) fn put_until(&self, key: &[u8], value: &[u8], expiry_ms: Option<u64>) -> Result<(), Error> {
         if expiry_ms == Some(OVER) {
             return self.delete(key).map(drop);
@@ -219,7 +219,7 @@ impl Database<'_> {
         Ok(())
     }
 
-    /// Sets `key` if it is absent; whether it was.
+    /// Sets `key` if it is absent; returns whether it was.
     pub(crate) fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         match self.transaction {
             Some(_) => {
@@ -237,7 +237,7 @@ impl Database<'_> {
         }
     }
 
-    /// Removes `key`; whether it was present.
+    /// Removes `key`; returns whether it was present.
     pub(crate) fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         let is_deleted = match self.transaction {
             Some(transaction) => transaction.borrow_mut().delete(self.namespace, key)?,
@@ -247,7 +247,7 @@ impl Database<'_> {
         Ok(is_deleted)
     }
 
-    /// Removes `keys`, each by itself; how many were present.
+    /// Removes `keys`, each by itself; returns how many were present.
     pub(crate) fn delete_many(&self, keys: &[&[u8]]) -> Result<u64, Error> {
         if self.transaction.is_some() {
             return keys.iter().try_fold(0, |count, key| Ok(count + u64::from(self.delete(key)?)));
@@ -262,7 +262,7 @@ impl Database<'_> {
         self.modify_entry(key, |entry| decide(entry.map(|entry| entry.value.as_slice())))
     }
 
-    /// [`Database::modify`] by somebody who wants to know when the key expires.
+    /// [`Database::modify`] for callers that need the expiry time.
     pub(crate) fn modify_entry(&self, key: &[u8], mut decide: impl FnMut(Option<&Entry>) -> Change) -> Result<(), Error> {
         if self.transaction.is_none() {
             let mut is_change = false;
@@ -281,7 +281,7 @@ impl Database<'_> {
                 change
             });
             match modified {
-                // Nothing has such a key, and that may be all that is to be known.
+                // No key is that long, and that may be all that the caller needs to know.
                 Err(Error::KeyTooLong { .. }) if !matches!(decide(None), Change::Put(_) | Change::PutUntil(..)) => {}
                 modified => modified?,
             }
@@ -313,7 +313,7 @@ impl Database<'_> {
         Ok(())
     }
 
-    /// Sets all of `pairs` if all their keys are absent; whether they were.
+    /// Sets all of `pairs` if all their keys are absent; returns whether they were.
     pub(crate) fn insert_all<'k>(&self, pairs: impl Iterator<Item = (&'k [u8], &'k [u8])> + Clone) -> Result<bool, Error> {
         if self.transaction.is_some() {
             for (key, _) in pairs.clone() {
@@ -339,10 +339,10 @@ impl Database<'_> {
         }
     }
 
-    /// Gives what `from` holds to `to`, unless that is `to_be_absent` and is not; whether it was done. `None` if `from` is absent.
+    /// Moves the content of `from` to `to`, unless `to_be_absent` is set and `to` is present; returns whether it was done, or `None` if `from` is absent.
     ///
     /// # Errors
-    /// Besides others [`Error::Conflict`], when somebody else was faster.
+    /// Among others [`Error::Conflict`], when another writer was faster.
     pub(crate) fn rename(&self, from: &[u8], to: &[u8], to_be_absent: bool) -> Result<Option<bool>, Error> {
         let act = |transaction: &mut Transaction| -> Result<_, Error> {
             let Some(entry) = transaction.entry(self.namespace, from)? else { return Ok(None) };
@@ -360,10 +360,10 @@ impl Database<'_> {
         Ok(renamed)
     }
 
-    /// Gives what `from` holds to `to` of `other` as well, unless that is `to_be_absent` and is not; whether it was done.
+    /// Copies the content of `from` to `to` in `other`, unless `to_be_absent` is set and `to` is present; returns whether it was done.
     ///
     /// # Errors
-    /// Besides others [`Error::Conflict`], when somebody else was faster.
+    /// Among others [`Error::Conflict`], when another writer was faster.
     pub(crate) fn copy(&self, from: &[u8], other: Database<'_>, to: &[u8], to_be_absent: bool) -> Result<bool, Error> {
         let copied = self.in_transaction(|transaction| {
             let Some(entry) = transaction.entry(self.namespace, from)? else { return Ok(false) };
@@ -378,7 +378,7 @@ impl Database<'_> {
         Ok(copied)
     }
 
-    /// Does something in the transaction that there is, or in one of its own: not in a batch, which expects values, and not that they expire as they did.
+    /// Runs `act` in the current transaction, or in one of its own. A batch would not do: it expects values, but not expiry times.
     fn in_transaction<T>(&self, act: impl FnOnce(&mut Transaction) -> Result<T, Error>) -> Result<T, Error> {
         if let Some(transaction) = self.transaction {
             return act(&mut transaction.borrow_mut());
@@ -389,7 +389,7 @@ impl Database<'_> {
         Ok(done)
     }
 
-    /// Removes every key: at once, by unlinking the index; within a transaction one by one, so that all of it happens together with the rest.
+    /// Removes every key: at once, by unlinking the index; within a transaction one by one, so that it takes effect together with the rest.
     pub(crate) fn clear(&self) -> Result<(), Error> {
         let count = match self.transaction {
             Some(transaction) => transaction.borrow_mut().delete_range(self.namespace, Bound::Unbounded, Bound::Unbounded)?,

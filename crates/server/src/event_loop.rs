@@ -2,8 +2,8 @@
 //!
 //! The first loop also accepts, and hands each connection to the loop that has the fewest. Sockets are registered once, edge-triggered, for both directions.
 //! Each turn of the loop asks the kernel what is ready, gives every ready connection one turn, and then one to each that wanted another: so no pipeline,
-//! however long, keeps its neighbours waiting for more than a slice. At its end it runs the commands that connections have held for it, those of many
-//! clients at once.
+//! however long, keeps its neighbours waiting for more than a slice. At the end of the turn the loop runs the commands that connections have held for it, those
+//! of many clients at once.
 
 use crate::client::Session;
 use crate::connection::{Buffers, Connection, Turn};
@@ -24,24 +24,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) const WAKE: Token = Token(usize::MAX);
-/// That of the first listener; those of the others are below it.
+/// Token of the first listener; those of the others are below it.
 const LISTENER: usize = usize::MAX - 1;
-/// Events that are asked for at a time.
+/// Events requested at a time.
 const EVENT_COUNT: usize = 1024;
-/// Connections whose commands are run together at most: as many single SETs share a wait for a device.
+/// Largest number of connections whose commands are run together: that many single SETs share a wait for a device.
 const CLIENTS_AT_ONCE: usize = 256;
-/// Connections that are accepted in a turn, so that a storm of them leaves the others their turns.
+/// Connections accepted in a turn, so that a storm of them leaves the others their turns.
 const ACCEPT_COUNT_MAX: usize = 64;
 /// How long to wait after the process ran out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How often a stopping loop looks whether its patience is at its end.
+/// How often a stopping loop checks whether its patience has ended.
 const STOP_TICK: Duration = Duration::from_millis(10);
 
-/// Where a loop gets connections that the first one accepted for it.
+/// Connections that the first loop accepted for another loop.
 #[derive(Default)]
 pub(crate) struct Inbox {
     arrived: Mutex<Vec<(TcpStream, SocketAddr, Dialect)>>,
-    /// Connections of the loop, those in the inbox included.
+    /// Number of the loop's connections, including those in the inbox.
     count: AtomicUsize,
 }
 
@@ -55,18 +55,18 @@ pub(crate) struct EventLoop {
     connections: Slab<Connection>,
     /// Connections that wanted another turn.
     queue: VecDeque<usize>,
-    /// Connections with commands that are run at the end of this turn; some may have been closed since.
+    /// Connections with commands to be run at the end of this turn; some may have been closed since.
     held: Vec<usize>,
     buffers: Buffers,
 }
 
-/// Where clients come in.
+/// A listening socket.
 struct Door {
     listener: TcpListener,
     dialect: Dialect,
     /// Whether there may be connections to accept.
     acceptable: bool,
-    /// Whether there were no descriptors, or no memory, for one.
+    /// Whether descriptors or memory for a connection were lacking.
     lacks_room: bool,
 }
 
@@ -110,7 +110,7 @@ impl EventLoop {
             Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
             _ => self.server.look_at_clock(),
         }
-        // Those that are queued now have waited longest; what this turn adds waits for the next.
+        // The connections queued now have waited longest; those that this turn adds wait for the next.
         let queued_count = self.queue.len();
         for event in events.iter() {
             match event.token() {
@@ -123,7 +123,7 @@ impl EventLoop {
         }
         for _ in 0..queued_count {
             let Some(key) = self.queue.pop_front() else { break };
-            // What a connection holds is answered once, by the turn that it is in the middle of.
+            // Held commands are answered once, by the turn that they belong to.
             if self.connections.get(key).is_some_and(|connection| connection.held_database().is_none()) {
                 self.give_turn(key);
             }
@@ -157,9 +157,9 @@ impl EventLoop {
         }
     }
 
-    /// Runs the commands that are held, those of a database together, and answers them; of many clients, or where there is much to answer, some before others
-    /// are run. A connection is there once: it gets no other turn before. Who takes the place of one that was closed since holds nothing, for it gets none in
-    /// this turn.
+    /// Runs the held commands, those of a database together, and answers them. If there are many clients, or much to answer, some are answered before others
+    /// are run. A connection occurs once: it gets no other turn before. A connection in the slot of one that was closed since holds nothing, because it gets no
+    /// turn in this one.
     fn settle(&mut self) {
         if self.held.is_empty() {
             return;
@@ -195,8 +195,8 @@ impl EventLoop {
         }
     }
 
-    /// Dropping the socket closes it and takes it out of the poll. Its place in the queue, if any, goes with it: it would be that of the newcomer who gets the
-    /// key, and may hold commands when the turn comes that he has not asked for.
+    /// Dropping the socket closes it and removes it from the poll. Its place in the queue, if any, must go, too: it would become that of the next connection
+    /// with this key, which may hold commands when this unrequested turn comes.
     fn close(&mut self, key: usize) {
         if let Some(connection) = self.connections.try_remove(key) {
             if connection.queued {
@@ -207,7 +207,7 @@ impl EventLoop {
         }
     }
 
-    /// Somebody woke this loop: connections arrived, or some are to be closed.
+    /// Another thread woke this loop: connections arrived, or some are to be closed.
     fn look_around(&mut self) {
         let arrived = std::mem::take(&mut *self.inboxes[self.index].arrived.lock());
         for (socket, address, dialect) in arrived {
@@ -227,9 +227,9 @@ impl EventLoop {
                     self.welcome(socket, address, dialect);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => *acceptable = false,
-                // A peer that gave up while it waited is nobody's trouble.
+                // A peer that gave up while it waited needs nothing.
                 Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => {}
-                // `acceptable` stays, so that it is tried again after a pause.
+                // `acceptable` stays set, so this is retried after a pause.
                 Err(_) => {
                     *lacks_room = true;
                     break;
@@ -244,7 +244,7 @@ impl EventLoop {
         let total: usize = self.inboxes.iter().map(|inbox| inbox.count.load(Ordering::Relaxed)).sum();
         if total >= self.server.connection_count_max.load(Ordering::Relaxed) {
             counters.rejected.add(1);
-            // Whether the peer learns the reason is not worth waiting for.
+            // It is not worth waiting to tell the peer the reason.
             let _ = socket.write(match dialect {
                 Dialect::Redis => b"-ERR max number of clients reached\r\n",
                 Dialect::Memcached => b"ERROR Too many open connections\r\n",
@@ -281,7 +281,7 @@ impl EventLoop {
         }
     }
 
-    /// Answers what was read, sends what was answered, and closes. Who does not take the replies is not waited for beyond the configured patience.
+    /// Answers what was read, sends the replies, and closes. Does not wait longer than configured for clients that do not take their replies.
     fn finish(&mut self, events: &mut Events) -> io::Result<()> {
         self.listeners.clear();
         let deadline = Instant::now() + self.server.config.stop_patience;
@@ -299,7 +299,7 @@ impl EventLoop {
     }
 }
 
-/// Sets what every connection wants: small replies at once, and vanished peers found out. Its own address comes back.
+/// Sets the options of every connection: small replies are sent at once, vanished peers are detected. Returns the local address.
 fn prepare(socket: &TcpStream, keepalive_seconds: u32) -> io::Result<SocketAddr> {
     socket.set_nodelay(true)?;
     if keepalive_seconds > 0 {
@@ -327,7 +327,7 @@ mod tests {
         (server, event_loop)
     }
 
-    /// A client that has sent this, and its socket.
+    /// A client that has sent `text`, and the accepted socket.
     fn client_of(text: &str) -> (net::TcpStream, net::TcpStream, SocketAddr) {
         let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -341,7 +341,7 @@ mod tests {
         (client, socket, address)
     }
 
-    /// It waited for a while as if descriptors had run out.
+    /// Further connections waited for a while as if descriptors had run out.
     #[test]
     fn more_who_knock_than_a_turn_accepts_are_not_kept_waiting() {
         let (_server, mut event_loop) = loop_over(Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap());
@@ -360,7 +360,7 @@ mod tests {
         }
     }
 
-    /// What is answered before is sent; who is gone at the end of the turn has set nothing.
+    /// Earlier replies are sent first; a client that is gone at the end of the turn has set nothing.
     #[test]
     fn commands_are_held_where_a_write_waits_for_a_device() {
         let directory = tempfile::tempdir().unwrap();
@@ -404,8 +404,8 @@ mod tests {
         event_loop.finish(&mut events).unwrap();
     }
 
-    /// The place of a connection that is gone was taken for the newcomer's, in the middle of his turn: his commands were run and answered twice, or the loop
-    /// panicked.
+    /// The queue entry of a closed connection was taken for its successor's, in the middle of the successor's turn: its commands were run and answered twice,
+    /// or the loop panicked.
     #[test]
     fn the_place_in_the_queue_of_a_connection_that_is_gone_is_not_its_successors() {
         // As much as one read takes, so that there may be more to read.
@@ -436,11 +436,10 @@ mod tests {
         event_loop.finish(&mut events).unwrap();
     }
 
-    /// It was in the queue, which a stop clears, and seemed to be there for ever after: nothing that its socket said was heard any more, and the rest of its
-    /// replies was lost.
+    /// It was in the queue, which a stop clears, and counted as queued for ever after: events of its socket were ignored, and the rest of its replies was lost.
     #[test]
     fn a_stop_sends_all_that_a_connection_was_answered_which_wanted_another_turn() {
-        // More than sockets hold between them.
+        // More than the sockets buffer.
         const VALUE_SIZE: usize = 512 * 1024;
         // As much as one read takes, so that there may be more to read.
         const INPUT_SIZE: usize = 32 * 1024;

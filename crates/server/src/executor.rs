@@ -1,11 +1,11 @@
 //! The executor: runs commands on the store and writes their replies, for whatever front end parsed them.
 //!
 //! 1. A command's reply is written when the store has returned, so when its writes are durable.
-//! 2. A command that fails leaves exactly one error as its reply: what it wrote before is cut off.
-//! 3. Whoever reads a key in order to write it does so in one step of the store (`modify`, `insert`, a batch with expectations): commands are atomic among all
-//!    threads.
-//! 4. What visits many keys ([`walk`], [`many`]) does so in slices, between which other connections of the thread have their turn. MSET and MSETNX do not:
-//!    they are one batch of the store, all or nothing; nor does EXEC ([`transaction`]).
+//! 2. A command that fails leaves exactly one error as its reply: earlier output of the command is cut off.
+//! 3. A command that reads a key in order to write it does so in one step of the store (`modify`, `insert`, a batch with expectations): commands are atomic
+//!    among all threads.
+//! 4. Commands that visit many keys ([`walk`], [`many`]) do so in slices, between which other connections of the thread have their turn. MSET and MSETNX do
+//!    not: they are one batch of the store, all or nothing; nor does EXEC ([`transaction`]).
 
 use crate::client::Session;
 use crate::command::{Arguments, Flags, Spec, lookup};
@@ -34,10 +34,10 @@ pub(crate) mod strings;
 pub(crate) mod transaction;
 pub(crate) mod walk;
 
-/// A command and all it may touch.
+/// A command and everything that it may use.
 pub(crate) struct Call<'a> {
     pub(crate) server: &'a Shared,
-    /// Those of the server, or as the transaction sees them of which the command is a part.
+    /// The server's databases, or those seen by the transaction that the command is part of.
     pub(crate) databases: Databases<'a>,
     pub(crate) counters: &'a Counters,
     pub(crate) session: &'a mut Session,
@@ -57,7 +57,7 @@ impl<'a> Call<'a> {
         self.arguments.at(index)
     }
 
-    /// The arguments from `index` on, of each of which more has to be told, or done, than it is long: so there may not be many.
+    /// The arguments from `index` on, if they are few: for commands whose work or reply for each argument exceeds its length.
     pub(crate) fn few_from(&self, index: usize) -> Result<impl ExactSizeIterator<Item = &'a [u8]> + use<'a>, Failure> {
         match self.arguments.from(index) {
             few if few.len() <= FEW => Ok(few),
@@ -70,27 +70,27 @@ impl<'a> Call<'a> {
         crate::resp::parse_integer(self.argument(index)).ok_or(Failure::NOT_AN_INTEGER)
     }
 
-    /// Checks that a value of `size` bytes may be.
+    /// Checks that a value may have `size` bytes.
     pub(crate) fn check_value_size(&self, size: usize) -> Result<(), Failure> {
         if size > self.server.config.limits.bulk_size_max.min(everleaf::VALUE_SIZE_MAX) { Err(Failure::STRING_TOO_LONG) } else { Ok(()) }
     }
 }
 
-/// A command that is not done. The connection waits (its later commands too: replies keep their order), and the thread serves others between two slices.
+/// A command in progress. The connection waits (its later commands too: replies keep their order), and the thread serves others between two slices.
 pub(crate) trait Unfinished: Send {
     /// Does another slice.
     fn advance(&mut self, databases: Databases<'_>, counters: &Counters) -> Result<Slice, Failure>;
 
-    /// Writes what of the reply can be sent before all of it is known, after each slice.
+    /// Writes the part of the reply that can be sent before all of it is known, after each slice.
     fn hand_out(&mut self, _reply: &mut Reply) {}
 
-    /// Writes the reply, or what is left of it, after the last slice.
+    /// Writes the reply, or the rest of it, after the last slice.
     fn finish(&self, reply: &mut Reply);
 
     /// Bytes gathered for the reply so far; the limit on output counts them.
     fn size(&self) -> usize;
 
-    /// Whether it stands in the way of other clients until it is done: then it goes on, though its client takes no replies.
+    /// Whether other clients wait for its end: then it continues even if its client takes no replies.
     fn is_awaited_by_others(&self) -> bool {
         false
     }
@@ -98,12 +98,12 @@ pub(crate) trait Unfinished: Send {
 
 /// See [`Call::few_from`].
 const FEW: usize = 1024;
-/// Keys that a slice visits at most.
+/// Largest number of keys that a slice visits.
 pub(crate) const SLICE_KEY_COUNT: usize = 1024;
-/// Bytes that a slice gathers at most, but for the last value.
+/// Largest number of bytes that a slice gathers, not counting the last value.
 pub(crate) const SLICE_SIZE: usize = 256 * 1024;
 
-/// Steps of comparing keys with a pattern that a slice takes, about, but for the last key.
+/// Steps of matching keys against a pattern in a slice, approximately, not counting the last key.
 pub(crate) const SLICE_STEP_COUNT: usize = 1 << 20;
 
 /// Whether a command has more to do.
@@ -117,7 +117,7 @@ pub(crate) enum Slice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     text: Cow<'static, [u8]>,
-    /// Whether a transaction fails as a whole by it: the store takes no more, or the replies are too many.
+    /// Whether it makes a whole transaction fail: the store takes no more, or the replies are too many.
     pub(crate) is_refusal: bool,
 }
 
@@ -134,7 +134,7 @@ impl Failure {
         Self { text: Cow::Borrowed(text.as_bytes()), is_refusal: false }
     }
 
-    /// A transaction fails as a whole by it.
+    /// A failure that makes a whole transaction fail.
     pub(crate) const fn refusal(text: &'static str) -> Self {
         Self { text: Cow::Borrowed(text.as_bytes()), is_refusal: true }
     }
@@ -147,13 +147,13 @@ impl Failure {
         Self { text: Cow::Owned(text), is_refusal: false }
     }
 
-    /// What EXEC says that could not be called, or of whose transaction nothing was done.
+    /// The reply of an EXEC that could not be called, or whose transaction was discarded.
     pub(crate) fn of_exec(&self) -> Self {
         let why = self.text.strip_prefix(b"ERR ").unwrap_or(&self.text);
         Self::bytes([b"EXECABORT Transaction discarded because of: ", why].concat())
     }
 
-    /// `name` takes another number of arguments.
+    /// `name` was called with a wrong number of arguments.
     pub(crate) fn arity(name: &str) -> Self {
         Self::text(format_args!("ERR wrong number of arguments for '{name}' command"))
     }
@@ -162,7 +162,7 @@ impl Failure {
         reply.error(&self.text);
     }
 
-    /// What it says, with the code in front.
+    /// Its text, including the code.
     pub(crate) fn shown(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.text)
     }
@@ -177,7 +177,7 @@ impl From<everleaf::Error> for Failure {
     }
 }
 
-/// Finds the command that `arguments` call and checks that the client may call it so.
+/// Finds the command that `arguments` call and checks that the client may call it.
 pub(crate) fn resolve(arguments: Arguments<'_>, session: &Session, server: &Shared) -> Result<&'static Spec, Failure> {
     let Some(mut spec) = lookup(arguments.at(0)) else { return Err(unknown_command(arguments)) };
     if !spec.subcommands.is_empty() && arguments.len() > 1 {
@@ -202,7 +202,7 @@ pub(crate) fn execute(call: &mut Call<'_>) {
     }
 }
 
-/// The same, but that it leaves the failure to the caller.
+/// The same, but leaves the failure to the caller.
 fn try_execute(call: &mut Call<'_>) -> Result<(), Failure> {
     let start = call.reply.out.len();
     call.session.command = Some(call.spec);
@@ -213,7 +213,7 @@ fn try_execute(call: &mut Call<'_>) -> Result<(), Failure> {
     })
 }
 
-/// As much of the name and of the arguments as Redis shows.
+/// Largest part of the name and of the arguments that is shown, as in Redis.
 const SHOWN_SIZE_MAX: usize = 128;
 
 fn unknown_command(arguments: Arguments<'_>) -> Failure {
@@ -237,7 +237,7 @@ fn unknown_subcommand(parent: &Spec, name: &[u8]) -> Failure {
     Failure::bytes(text)
 }
 
-/// The beginning of `bytes`, up to a NUL, where C strings end.
+/// The beginning of `bytes`, up to a NUL, which ends C strings.
 fn shown(bytes: &[u8], size_max: usize) -> &[u8] {
     let bytes = &bytes[..bytes.len().min(size_max)];
     &bytes[..memchr::memchr(0, bytes).unwrap_or(bytes.len())]

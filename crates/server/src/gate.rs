@@ -1,10 +1,10 @@
 //! A way for one event loop to work alone.
 //!
-//! A transaction that others always overtake would be tried for ever. After some attempts its event loop closes the gate, waits until all others are between
-//! two slices, and tries again undisturbed. Who passes the gate stores a flag of its own line and looks at one that all share and that hardly ever changes.
+//! A transaction that other writers always overtake would be retried for ever. After some attempts its event loop closes the gate, waits until all others are
+//! between two slices, and tries again undisturbed. To pass the gate, a loop stores to a flag of its own and reads one shared flag that rarely changes.
 //!
-//! Either the one who enters sees that the gate is closed, or the one who closes it sees the flag: both store first and look then, in one order of all
-//! (`SeqCst`). Whoever wants to be alone takes its own flag back first, so that two of them do not wait for each other.
+//! Either the entering loop sees that the gate is closed, or the closing loop sees the flag: both store first and then look, in one total order (`SeqCst`). A
+//! loop that wants to be alone clears its own flag first, so that two of them do not wait for each other.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The gate.
 pub(crate) struct Gate {
     is_closed: AtomicBool,
-    /// Held by the one who works alone.
+    /// Held by the loop that works alone.
     alone: Mutex<()>,
     loops: Vec<Flag>,
 }
 
-/// Whether an event loop works.
+/// Whether an event loop is working.
 #[derive(Default)]
 #[repr(align(128))]
 struct Flag(AtomicBool);
@@ -30,7 +30,7 @@ impl Gate {
         Self { is_closed: AtomicBool::new(false), alone: Mutex::default(), loops: (0..loop_count).map(|_| Flag::default()).collect() }
     }
 
-    /// Event loop `number` begins to work, as soon as nobody works alone.
+    /// Event loop `number` begins to work, as soon as no other works alone.
     pub(crate) fn enter(&self, number: usize) -> Working<'_> {
         self.pass(number);
         Working(self, number)
@@ -48,7 +48,7 @@ impl Gate {
         }
     }
 
-    /// Does something while no other event loop works. Called by one that works.
+    /// Runs `act` while no other event loop works. Called by a loop that works.
     pub(crate) fn alone<T>(&self, number: usize, act: impl FnOnce() -> T) -> T {
         /// Opens the gate, whatever happens.
         struct Open<'g>(&'g AtomicBool);

@@ -1,18 +1,18 @@
-//! Patterns as in KEYS and SCAN MATCH: `*`, `?`, `[a-z]`, `[^a]`, `\` before what is meant literally.
+//! Patterns as in KEYS and SCAN MATCH: `*`, `?`, `[a-z]`, `[^a]`, `\` before a literal byte.
 //!
-//! Only the last `*` is ever gone back to: what stands before it has matched and cannot match better. So the time is at most the product of the two lengths,
-//! whatever the pattern; and where that is too long for those who wait meanwhile, it is an error.
+//! Matching backtracks only to the last `*`: the part before it has matched and cannot match better. So the time is at most the product of the two lengths,
+//! whatever the pattern; if that would make others wait too long, it is an error.
 
 use crate::executor::Failure;
 
-/// Bytes of a pattern that are looked at for one text, at most, but for the last class.
+/// Largest number of pattern bytes looked at for one text, not counting the last class.
 const STEP_COUNT_MAX: usize = 1 << 24;
 
-/// Whether all of `text` matches `pattern`; adds how many bytes of patterns were looked at.
+/// Whether all of `text` matches `pattern`; adds the number of pattern bytes looked at to `steps`.
 pub(crate) fn matches(pattern: &[u8], text: &[u8], steps: &mut usize) -> Result<bool, Failure> {
     let steps_max = steps.saturating_add(STEP_COUNT_MAX);
     let (mut at, mut seen) = (0, 0);
-    // Where to go on after a mismatch: behind the last star, and with one byte more taken by it.
+    // Where to continue after a mismatch: after the last star, with one more byte consumed by it.
     let mut retry: Option<(usize, usize)> = None;
     loop {
         if *steps >= steps_max {
@@ -56,7 +56,7 @@ fn match_byte(pattern: &[u8], at: usize, byte: u8) -> (bool, usize) {
     }
 }
 
-/// The same for the class whose text begins at `at`. A class that is not closed ends with the pattern.
+/// The same for the class whose text begins at `at`. An unclosed class ends with the pattern.
 fn match_class(pattern: &[u8], mut at: usize, byte: u8) -> (bool, usize) {
     let negated = pattern.get(at) == Some(&b'^');
     at += usize::from(negated);
@@ -138,7 +138,7 @@ mod tests {
         assert!((text.len()..pattern.len() * text.len()).contains(&steps), "{steps}");
     }
 
-    /// A comparison cannot be interrupted: half an hour of it kept everybody waiting.
+    /// A comparison cannot be interrupted: one of half an hour kept everyone waiting.
     #[test]
     fn what_takes_too_long_is_an_error() {
         let text = "a".repeat(65_536);
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// What ends at once counts for little, however long it is: a walk looks at as many keys as it may.
+    /// A match that fails early counts for little, however long its text: a walk looks at as many keys as it may.
     #[test]
     fn steps_are_those_that_were_made() {
         for (pattern, most) in [("x*", 1), ("a[^a]*", 5), ("*", 1), ("*a", 2 * 5000)] {

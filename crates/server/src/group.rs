@@ -1,9 +1,9 @@
 //! Commands that are run together: GETs, SETs without conditions, and DELs and UNLINKs of a single key; and memcached's `get`, `set` and `delete`, and `mg`,
 //! `ms` and `md` with flags by which they do no more than these.
 //!
-//! The store is given them together, of one client or of several ([`Namespace::act_many`]). It looks up what is to be read before it writes, so replies are
-//! written as if all went well, each when the next value is known or all is done, and what turns out otherwise is put right: the digit of a DEL, and the reply
-//! to what has failed. Values that were found behind that are looked up again.
+//! The store gets them together, from one client or from several ([`Namespace::act_many`]). It looks up keys before it writes. So replies are written as if all
+//! went well, each when the next value is known or all is done, and then corrected where necessary: the digit of a DEL, and the reply to a command that failed.
+//! Values found after that are looked up again.
 
 use crate::command::Arguments;
 use crate::database::OVER;
@@ -19,9 +19,9 @@ use everleaf::{Act, Error, Found, Namespace};
 use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
 
-/// Commands that the store is given at once.
+/// Commands given to the store at once.
 const ACTS_AT_ONCE: usize = 1024;
-/// Bytes of values that are replied to commands which are run together, about. Behind that, other clients wait until those in front of them were answered.
+/// Bytes of values in the replies to commands that are run together, approximately. Beyond that, other clients wait until those before them were answered.
 const VALUES_AT_ONCE: usize = 4 << 20;
 
 /// What a command does.
@@ -29,19 +29,19 @@ const VALUES_AT_ONCE: usize = 4 << 20;
 pub(crate) enum Kind {
     Get,
     Set {
-        /// In milliseconds since 1970, if it does.
+        /// In milliseconds since 1970; `None`: it does not expire.
         expiry_ms: Option<u64>,
     },
     Delete,
 }
 
-/// A command, and where it lies in the input.
+/// A command and its position in the input.
 pub(crate) struct Place {
     pub(crate) kind: Kind,
-    /// Where its frame begins.
+    /// Start of its frame.
     pub(crate) frame: usize,
     key: Range<usize>,
-    /// Of what sets; otherwise nothing. Those of memcached are among what was made of the input.
+    /// The value to set, if any. For memcached it is a range of the data made from the input.
     value: Range<usize>,
     /// Flags of a meta command.
     flags: Range<usize>,
@@ -53,32 +53,32 @@ pub(crate) struct Place {
 pub(crate) enum Style {
     Redis,
     Memcached {
-        /// Whether what tells versions apart is shown.
+        /// Whether the unique number of the version is shown.
         with_unique: bool,
-        /// Whether there is no reply to what writes.
+        /// Whether writes get no reply.
         quiet: bool,
     },
-    /// As its flags say.
+    /// As the flags of the command say.
     Meta,
 }
 
-/// What a client has to be run, and its replies.
+/// A client's commands to run, and its replies.
 pub(crate) struct Part<'p> {
     input: &'p [u8],
-    /// What was made of the input: the values of memcached.
+    /// Data made from the input: the values of memcached.
     made: &'p [u8],
     places: &'p [Place],
     reply: &'p mut Reply,
-    /// Size of the output behind which no other value goes, unless it is that of the first command.
+    /// Size of the output beyond which no further value is added, except for the first command.
     output_size_max: usize,
-    /// Where the replies begin, as far as there are any.
+    /// Start of each reply written so far.
     starts: Vec<usize>,
-    /// How many commands are done.
+    /// Number of commands done.
     done: usize,
 }
 
 impl Place {
-    /// That of a command, if it is one that is run in groups: it has that name and these arguments, and its frame begins at `frame`.
+    /// The place of a command, if it is one that is run in groups. `name` and `arguments` are the command's; its frame begins at `frame`.
     pub(crate) fn of(name: &str, arguments: Arguments<'_>, spans: &[Span], frame: usize, now_ms: impl FnOnce() -> u64) -> Option<Self> {
         // With a time that is over it removes the key, or is an error.
         let set_until = |time: usize, notation| expiry::time_to_come(arguments.at(time), notation, now_ms()).map(|at| Kind::Set { expiry_ms: Some(at) });
@@ -98,13 +98,13 @@ impl Place {
         Some(Self { kind, frame, key: place(1), value: value.map_or(0..0, place), flags: 0..0, style: Style::Redis })
     }
 
-    /// Its key has been set.
+    /// Counts the setting of its key.
     fn count_set(&self, counters: &Counters) {
         counters.changes.add(1);
         counters.stores.add((!matches!(self.style, Style::Redis)).into());
     }
 
-    /// That of a request of memcached that begins at `frame`. Its value is appended to what is `made`.
+    /// The place of a request of memcached that begins at `frame`. Its value is appended to `made`.
     pub(crate) fn of_item(single: &Single<'_>, input: &[u8], frame: usize, made: &mut Vec<u8>) -> Self {
         let place = |range: &Range<usize>| frame + range.start..frame + range.end;
         let start = made.len();
@@ -127,7 +127,7 @@ impl Place {
 }
 
 impl Place {
-    /// It is set.
+    /// Replies that it is set.
     fn set(&self, input: &[u8], reply: &mut Reply) {
         match self.style {
             Style::Redis => reply.ok(),
@@ -137,7 +137,7 @@ impl Place {
         }
     }
 
-    /// It is not there any more; whether it was.
+    /// The reply that the key is removed; `found`: it was there.
     fn deleted(&self, input: &[u8], found: bool) -> Cow<'static, [u8]> {
         Cow::Borrowed(match (self.style, found) {
             (Style::Redis, true) => b":1\r\n",
@@ -153,7 +153,7 @@ impl Place {
         })
     }
 
-    /// The value that `append` appends, if there is one; whether there is.
+    /// Replies with the value that `append` appends, if there is one; returns whether there is.
     fn value(&self, input: &[u8], reply: &mut Reply, append: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, Error>) -> Result<bool, Error> {
         match self.style {
             Style::Redis => reply.bulk_with(append),
@@ -172,7 +172,7 @@ impl Place {
         }
     }
 
-    /// What a meta command is answered.
+    /// The reply to a meta command.
     fn told<'t>(&self, input: &'t [u8], outcome: Outcome, value: Option<&'t [u8]>) -> Told<'t> {
         let verb = match self.kind {
             Kind::Get => Verb::Get,
@@ -187,15 +187,15 @@ impl Place {
 pub(crate) struct Single<'r> {
     kind: Kind,
     key: &'r Range<usize>,
-    /// Flags and data of what sets.
+    /// Flags and data to set, if any.
     item: Option<(u32, &'r Range<usize>)>,
-    /// Those of a meta command.
+    /// The flags of a meta command.
     flags: Range<usize>,
     style: Style,
 }
 
 impl<'r> Single<'r> {
-    /// That which a request is, if it is a `get` of one key, a `set` of what is not over at once, or a `delete`, or a meta command that is such a one.
+    /// The group command that a request amounts to: a `get` of one key, a `set` that is not over from the start, a `delete`, or an equivalent meta command.
     pub(crate) fn of(request: &'r Request, quiet: bool, frame: &[u8], now_ms: impl FnOnce() -> u64) -> Option<Self> {
         let set = |exptime| match item::expiry_ms(exptime, now_ms()) {
             Some(OVER) => None,
@@ -240,12 +240,12 @@ impl<'p> Part<'p> {
         self.places.iter().map(move |place| place.act(input, made))
     }
 
-    /// How many commands are done. The others had no room for their replies.
+    /// Number of commands done. The others had no room for their replies.
     pub(crate) fn done(&self) -> usize {
         self.done
     }
 
-    /// Answers the writes that have no reply yet, up to the command `number`, as if they were done. Others have been visited.
+    /// Replies to the writes that have no reply yet, up to the command `number`, as if they were done. Reads were visited.
     fn foretell(&mut self, number: usize) {
         for place in &self.places[self.starts.len().min(number)..number] {
             self.starts.push(self.reply.out.len());
@@ -257,7 +257,7 @@ impl<'p> Part<'p> {
         }
     }
 
-    /// Takes the replies back from that to the command `number` on.
+    /// Removes the replies from that to the command `number` on.
     fn take_back(&mut self, number: usize) {
         if let Some(start) = self.starts.get(number) {
             self.reply.out.truncate(*start);
@@ -278,7 +278,7 @@ impl<'p> Part<'p> {
         answered.map(|_| ControlFlow::Continue(())).inspect_err(|_| self.take_back(number))
     }
 
-    /// The next command is done; `found`: the key was there.
+    /// Notes that the next command is done; `found`: the key was there.
     fn accept(&mut self, found: bool, counters: &Counters) {
         let number = self.done;
         self.foretell(number + 1);
@@ -295,7 +295,7 @@ impl<'p> Part<'p> {
         self.done += 1;
     }
 
-    /// Puts another reply in the place of that to the command `number`.
+    /// Replaces the reply to the command `number`.
     fn rewrite(&mut self, number: usize, told: &[u8]) {
         let (start, end) = (self.starts[number], self.starts.get(number + 1).copied().unwrap_or(self.reply.out.len()));
         if told.len() != end - start {
@@ -304,7 +304,7 @@ impl<'p> Part<'p> {
         self.reply.out.splice(start..end, told.iter().copied());
     }
 
-    /// The next command has failed, though what stands behind it may have been done already.
+    /// Notes that the next command has failed, though later commands may already be done.
     fn refuse(&mut self, error: Error, counters: &Counters) {
         let number = self.done;
         self.foretell(number + 1);
@@ -315,7 +315,7 @@ impl<'p> Part<'p> {
         self.done += 1;
     }
 
-    /// Runs the only command, without what it takes to put replies right.
+    /// Runs the only command, without the means to correct replies.
     fn run_alone(&mut self, place: &Place, database: &Namespace, counters: &Counters) {
         let (start, input) = (self.reply.out.len(), self.input);
         let set = |outcome: Result<(), Error>, reply: &mut Reply| {
@@ -342,8 +342,8 @@ impl<'p> Part<'p> {
     }
 }
 
-/// Runs the commands of `parts`, each on its own, as if one after the other; of how many parts. Of the others, none is done, because there are many values to
-/// be sent before.
+/// Runs the commands of `parts`, each on its own, as if one after the other; returns for how many parts. Of the other parts no command is done, because many
+/// values are to be sent first.
 pub(crate) fn run_together(database: &Namespace, counters: &Counters, parts: &mut [Part<'_>]) -> usize {
     if let [part] = parts
         && let [place] = part.places
@@ -356,7 +356,7 @@ pub(crate) fn run_together(database: &Namespace, counters: &Counters, parts: &mu
     let owners: Vec<_> = parts.iter().enumerate().flat_map(|(part, Part { places, .. })| (0..places.len()).map(move |number| (part, number))).collect();
     let mut found = Vec::with_capacity(acts.len().min(ACTS_AT_ONCE));
     let (mut at, mut at_once, mut is_enough) = (0, ACTS_AT_ONCE, false);
-    // How many have been counted, and what was found for them: an attempt that fails may find it again.
+    // How many values were counted, and their size: after a failed attempt they may be found again.
     let (mut counted, mut size) = (0, 0);
     while at < acts.len() && !is_enough {
         let next = &acts[at..acts.len().min(at + at_once)];
@@ -381,7 +381,7 @@ pub(crate) fn run_together(database: &Namespace, counters: &Counters, parts: &mu
             }
         }
         match outcome {
-            // What comes next may fail, too: of many that fail, or find no room, none is looked at often.
+            // The next command may fail, too: if many fail, or find no room, none of them is tried often.
             Err(error) => {
                 let is_by_itself = matches!(error, Error::KeyTooLong { .. } | Error::ValueTooLong { .. });
                 parts[owners[at].0].refuse(error, counters);
@@ -389,7 +389,7 @@ pub(crate) fn run_together(database: &Namespace, counters: &Counters, parts: &mu
             }
             Ok(()) if was_whole => (at_once, is_enough) = ((2 * at_once).min(ACTS_AT_ONCE), false),
             Ok(()) if is_enough => {}
-            // The output of that client is full; that of others is not.
+            // The output of that client is full; the output of others is not.
             Ok(()) => {
                 let part = &parts[owners[at].0];
                 at += part.places.len() - part.done;
@@ -410,7 +410,7 @@ mod tests {
 
     const SET: Kind = Kind::Set { expiry_ms: None };
 
-    /// Commands, each with a key of one letter that is its value, too, and the input in which they lie.
+    /// Commands, each with a key of one letter that is also its value, and the input that contains them.
     fn commands(of: &[(Kind, u8)]) -> (Vec<u8>, Vec<Place>) {
         let place = |(at, &(kind, _)): (usize, &(Kind, u8))| Place { kind, frame: at, key: at..at + 1, value: at..at + 1, flags: 0..0, style: Style::Redis };
         (of.iter().map(|(_, key)| *key).collect(), of.iter().enumerate().map(place).collect())
@@ -422,7 +422,7 @@ mod tests {
         (store, database)
     }
 
-    /// They had all replies of all clients ready before one was sent.
+    /// All replies of all clients were made before one was sent.
     #[test]
     fn clients_wait_behind_many_values() {
         const SIZE: usize = VALUES_AT_ONCE / 2 - 1;
@@ -445,7 +445,7 @@ mod tests {
         assert!(replies.iter().all(|reply| reply.out.len() == format!("${SIZE}\r\n\r\n+OK\r\n").len() + SIZE));
     }
 
-    /// What an attempt that failed had foretold to clients who came to wait was sent to them, besides their replies.
+    /// Replies that a failed attempt had foretold to clients that came to wait were sent to them, besides their proper replies.
     #[test]
     fn clients_of_a_full_database_wait_behind_many_values() {
         const SIZE: usize = VALUES_AT_ONCE / 64 - 1;

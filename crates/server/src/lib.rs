@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The server of Everleaf: a store behind the protocol of Redis, and that of memcached.
+//! The server of Everleaf: a store behind the protocols of Redis and memcached.
 //!
 //! ```text
 //! socket -> connection -> conversation: resp -> command -> executor ---------.
@@ -7,8 +7,8 @@
 //!                                       memcached::request -> memcached::execute
 //! ```
 //!
-//! `event_loop` shares the connections among threads, `connection` moves bytes, `conversation` turns them into commands and those into replies, `executor` runs
-//! them. A reply leaves when what it acknowledges is durable.
+//! `event_loop` distributes the connections among threads, `connection` moves bytes, `conversation` turns them into commands and results into replies,
+//! `executor` runs the commands. A reply leaves when what it acknowledges is durable.
 
 mod background;
 mod backups;
@@ -34,5 +34,5 @@ mod shared;
 pub use config::{Config, Limits};
 pub use server::{Error, Listener, Server, Stop};
 
-/// The version of Redis whose commands, texts and protocol are spoken here; clients decide by it what they may ask.
+/// The version of Redis whose commands, texts and protocol are implemented; clients decide by it which features to use.
 pub const REDIS_VERSION: &str = "7.0.15";

@@ -5,19 +5,19 @@
 //! get <key>*\r\n                                                    VALUE <key> <flags> <bytes>\r\n<data>\r\n ... END
 //! ```
 //!
-//! Items are in a namespace of their own, [`NAMESPACE`], for what clients keep beside the data, the flags, has no place in a value of Redis. What a reply
-//! acknowledges is durable, as everywhere; nothing is evicted: a full pool refuses.
+//! Items are in a namespace of their own, [`NAMESPACE`], because the flags that clients store beside the data have no place in a value of Redis. What a reply
+//! acknowledges is durable, as everywhere; nothing is evicted: a full pool refuses writes.
 //!
-//! [`request`] makes requests of bytes, `execute` does what they ask for, [`meta`] both for meta commands, and `item` knows how items are kept and shown.
-//! Single `get`s, `set`s and `delete`s that follow one another are run together, as those of Redis are (`group.rs`).
+//! [`request`] parses requests, `execute` runs them, [`meta`] does both for meta commands, and `item` knows how items are stored and shown. Consecutive single
+//! `get`s, `set`s and `delete`s are run together, as those of Redis are (`group.rs`).
 
 pub(crate) mod execute;
 pub(crate) mod item;
 pub mod meta;
 pub mod request;
 
-/// Where items are.
+/// The namespace of items.
 pub const NAMESPACE: &str = "memcached";
 
-/// The version of memcached whose commands and texts are spoken here.
+/// The version of memcached whose commands and texts are implemented.
 pub const MEMCACHED_VERSION: &str = "1.6.21";

@@ -8,11 +8,11 @@ use std::ops::Range;
 #[derive(Default)]
 pub(crate) struct Queue {
     commands: Vec<Queued>,
-    /// Their frames, one behind the other.
+    /// Their frames, concatenated.
     bytes: Vec<u8>,
-    /// The arguments of all, each within its frame.
+    /// The arguments of all commands, each relative to its frame.
     spans: Vec<Span>,
-    /// Whether one of them could not be queued: EXEC refuses then.
+    /// Whether one of them could not be queued: then EXEC refuses.
     is_broken: bool,
 }
 
@@ -23,7 +23,7 @@ struct Queued {
 }
 
 impl Queue {
-    /// Adds a command. One that is broken keeps nothing.
+    /// Adds a command. A broken queue keeps nothing.
     pub(crate) fn push(&mut self, spec: &'static Spec, frame: &[u8], spans: &[Span]) {
         if self.is_broken {
             return;
@@ -47,7 +47,7 @@ impl Queue {
         self.commands.len()
     }
 
-    /// Memory that it takes, in bytes.
+    /// Memory in use, in bytes.
     pub(crate) fn size(&self) -> usize {
         self.bytes.len() + size_of_val(self.spans.as_slice()) + size_of_val(self.commands.as_slice())
     }

@@ -1,9 +1,9 @@
-//! Replies: RESP2 and RESP3 into one output buffer.
+//! Replies: RESP2 and RESP3, written into one output buffer.
 
-/// Version of the protocol in which a client wants its replies.
+/// The protocol version in which a client wants its replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// Every client knows it; maps are arrays, doubles are strings.
+    /// The one that every client knows; maps are arrays, doubles are strings.
     #[default]
     Resp2,
     /// After `HELLO 3`.
@@ -20,19 +20,19 @@ impl Protocol {
     }
 }
 
-/// Digits of the size in a bulk string's header, at most: `u32::MAX` has ten.
+/// Largest number of digits of the size in a bulk string's header: `u32::MAX` has ten.
 const SIZE_DIGITS_MAX: usize = 10;
 
-/// The replies of a connection that were not sent yet, and how to write the next one.
+/// The unsent replies of a connection, and the state for writing the next one.
 #[derive(Default)]
 pub(crate) struct Reply {
     /// Bytes for the client.
     pub(crate) out: Vec<u8>,
     /// How many of them were sent.
     pub(crate) sent: usize,
-    /// In which protocol.
+    /// The protocol.
     pub(crate) protocol: Protocol,
-    /// Digits of the size of the last value: the guess for the next one, see [`Reply::bulk_with`].
+    /// Number of digits of the last value's size: the guess for the next one, see [`Reply::bulk_with`].
     size_digits: u8,
 }
 
@@ -56,7 +56,7 @@ impl Reply {
         self.out.extend_from_slice(b"+OK\r\n");
     }
 
-    /// `-text`, where line ends, which would end the reply, become spaces.
+    /// `-text`, with line ends, which would end the reply, replaced by spaces.
     pub(crate) fn error(&mut self, text: &[u8]) {
         self.out.push(b'-');
         self.out.extend(text.iter().map(|&byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }));
@@ -82,8 +82,8 @@ impl Reply {
 
     /// A bulk string that `append` writes straight into the output buffer, returning its size; a null if it returns `None`.
     ///
-    /// The size stands before the value and is known only behind it. Values of one client mostly have sizes of as many digits, so that room for as many digits
-    /// as the last time is left, and the value moves only when the guess was wrong.
+    /// The size stands before the value but is known only after it. Values of one client mostly have sizes with the same number of digits, so room for as many
+    /// digits as last time is left, and the value moves only if the guess was wrong.
     pub(crate) fn bulk_with<E>(&mut self, append: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, E>) -> Result<bool, E> {
         let start = self.out.len();
         let guess = usize::from(self.size_digits.max(1));
@@ -127,7 +127,7 @@ impl Reply {
         }
     }
 
-    /// Nothing.
+    /// A null.
     pub(crate) fn null(&mut self) {
         self.out.extend_from_slice(match self.protocol {
             Protocol::Resp2 => b"$-1\r\n",
@@ -135,7 +135,7 @@ impl Reply {
         });
     }
 
-    /// No array: what EXEC replies when a watched key has changed.
+    /// A null array: EXEC's reply when a watched key has changed.
     pub(crate) fn null_array(&mut self) {
         self.out.extend_from_slice(match self.protocol {
             Protocol::Resp2 => b"*-1\r\n",

@@ -5,10 +5,10 @@
 //! inline      GET k\r\n
 //! ```
 //!
-//! The parser owns no bytes. It is shown the connection's read buffer from the first byte of the current frame on, again and again while more arrives, and
-//! remembers how far it understood it; arguments are spans relative to the frame's first byte, so that the buffer may move between two calls.
+//! The parser owns no bytes. It is called with the connection's read buffer from the first byte of the current frame on, again and again while more arrives,
+//! and remembers how far it got; arguments are spans relative to the frame's first byte, so that the buffer may move between two calls.
 //!
-//! 1. No byte of a bulk string is looked at: a value of 512 MiB that arrives in pieces is parsed in as many steps as it has pieces.
+//! 1. The bytes of a bulk string are not looked at: a value of 512 MiB that arrives in pieces is parsed in as many steps as it has pieces.
 //! 2. Nothing is allocated for what was only promised: the list of spans grows with the arguments that have arrived.
 //! 3. The result does not depend on how the bytes are cut into pieces (inline arguments are unescaped in place, which is why the bytes are mutable, but only
 //!    once their line is whole).
@@ -18,18 +18,18 @@
 use std::fmt;
 use std::ops::Range;
 
-/// Arguments for which a parser keeps room between frames: most have fewer, and many connections are idle.
+/// Arguments for which a parser keeps room between frames: most frames have fewer, and many connections are idle.
 const SPAN_COUNT_KEPT: usize = 512;
 
 /// Longest line (inline command or header) in bytes.
 pub const LINE_SIZE_MAX: usize = 64 * 1024;
 
-/// What a frame may hold.
+/// Limits of a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameLimits {
     /// Longest bulk string in bytes.
     pub bulk_size_max: usize,
-    /// Most arguments.
+    /// Largest number of arguments.
     pub argument_count_max: usize,
     /// Whether these are the narrow limits of a client that has not shown its password; only the error texts differ.
     pub unauthenticated: bool,
@@ -76,7 +76,7 @@ impl Span {
 pub enum Progress {
     /// The frame is not whole yet.
     Incomplete {
-        /// Bytes that are missing at least.
+        /// Minimum number of missing bytes.
         missing: usize,
     },
     /// The frame is whole; [`Parser::spans`] has its arguments (none: an empty frame, which is to be skipped).
@@ -86,7 +86,7 @@ pub enum Progress {
     },
 }
 
-/// Bytes that are not RESP. The connection is told and closed, for nobody knows where the next frame begins.
+/// Bytes that are not RESP. The client is told and the connection closed, because the start of the next frame is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
     /// An inline command longer than [`LINE_SIZE_MAX`].
@@ -101,7 +101,7 @@ pub enum ProtocolError {
     InvalidCount,
     /// More arguments than a client may send before AUTH.
     UnauthenticatedCount,
-    /// Something else where `$` was due.
+    /// Another byte where `$` was due.
     ExpectedBulk(u8),
     /// The size of a bulk string is no number, negative or too large.
     InvalidBulkSize,
@@ -112,7 +112,7 @@ pub enum ProtocolError {
 }
 
 impl ProtocolError {
-    /// What it says, with the byte that was there as it was: each character of the text stands for one.
+    /// Its text, with the unexpected byte as it was: each character of the text stands for one byte.
     pub(crate) fn bytes(self) -> Vec<u8> {
         self.to_string().chars().map(|character| character as u8).collect()
     }
@@ -164,7 +164,7 @@ impl Parser {
     /// new one.
     ///
     /// # Errors
-    /// What no client may send. The parser is then at the beginning of a frame again, but the stream has no meaning any more.
+    /// Input that no client may send. The parser is then at the beginning of a frame again, but the stream has no meaning any more.
     pub fn parse(&mut self, input: &mut [u8], limits: &FrameLimits) -> Result<Progress, ProtocolError> {
         let progress = self.advance(input, limits);
         if !matches!(progress, Ok(Progress::Incomplete { .. })) {
@@ -173,7 +173,7 @@ impl Parser {
         progress
     }
 
-    /// Forgets what was understood of a frame that is not whole: the next call of [`Parser::parse`] begins a new one.
+    /// Discards the state of an incomplete frame: the next call of [`Parser::parse`] begins a new one.
     pub fn restart(&mut self) {
         self.parsed = 0;
         self.missing_count = 0;
@@ -221,12 +221,12 @@ impl Parser {
         Ok(Progress::Frame { size: self.parsed })
     }
 
-    /// Understands `$<size>\r\n`; `None` if it is not whole.
+    /// Parses `$<size>\r\n`; `None` if it is incomplete.
     fn bulk_header(&mut self, input: &[u8], limits: &FrameLimits) -> Result<Option<usize>, ProtocolError> {
         match input.get(self.parsed) {
             None => return Ok(None),
             Some(b'$') => {}
-            // The byte is judged only when its line is whole or too long, as in Redis, so that pieces and wholes give one error.
+            // The byte is judged only when its line is whole or too long, as in Redis, so that input in pieces gives the same error as input in one piece.
             Some(&byte) => return header(input, self.parsed, ProtocolError::BulkLineTooBig)?.map_or(Ok(None), |_| Err(ProtocolError::ExpectedBulk(byte))),
         }
         let Some((size, next)) = header(input, self.parsed + 1, ProtocolError::BulkLineTooBig)? else { return Ok(None) };
@@ -250,7 +250,7 @@ impl Parser {
         Ok(Progress::Frame { size: newline + 1 })
     }
 
-    /// Splits a line into words, removing quotes and escapes in place: what is written never overtakes what is read.
+    /// Splits a line into words, removing quotes and escapes in place: writing never overtakes reading.
     fn split_words(&mut self, line: &mut [u8]) -> Result<(), ProtocolError> {
         let mut read = 0;
         loop {
@@ -278,7 +278,7 @@ impl Parser {
     }
 }
 
-/// Copies the quoted text that begins at `read` to `write`; the two positions behind it. A quote must be followed by a space or the end of the line.
+/// Copies the quoted text that begins at `read` to `write`; returns the two positions after it. A quote must be followed by a space or the end of the line.
 fn unquote(line: &mut [u8], mut read: usize, mut write: usize) -> Result<(usize, usize), ProtocolError> {
     let quote = line[read];
     read += 1;
@@ -325,17 +325,18 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }
 
-/// The integer from `start` to the end of its line (`None` if it is none) and the position behind `\r\n`; nothing if the line is not whole.
+/// Parses the integer from `start` to the end of its line (`None` if it is none); also returns the position after `\r\n`. Outer `None` if the line is
+/// incomplete.
 fn header(input: &[u8], start: usize, too_long: ProtocolError) -> Result<Option<(Option<i64>, usize)>, ProtocolError> {
     let rest = &input[start..];
     let Some(size) = rest.iter().take(LINE_SIZE_MAX).position(|&byte| byte == b'\r') else {
         return if rest.len() >= LINE_SIZE_MAX { Err(too_long) } else { Ok(None) };
     };
-    // The line feed is waited for, not compared.
+    // The line feed is awaited, but not compared.
     Ok((rest.len() > size + 1).then(|| (parse_integer(&rest[..size]), start + size + 2)))
 }
 
-/// A decimal integer as Redis takes it: no plus sign, no leading zero, no space, within 64 bits.
+/// Parses a decimal integer as Redis does: no plus sign, no leading zero, no space, within 64 bits.
 pub fn parse_integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
@@ -352,7 +353,7 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
         if digit > 9 {
             return None;
         }
-        // 19 digits stay below 10^19, which 64 bits hold.
+        // 19 digits stay below 10^19, which fits into 64 bits.
         magnitude = magnitude * 10 + u64::from(digit);
     }
     if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }

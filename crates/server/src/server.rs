@@ -27,13 +27,13 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
-    /// The system refused something that no configuration can help.
+    /// The system refused something, and no configuration can help.
     #[error("event loop: {0}")]
     EventLoop(#[from] io::Error),
-    /// From the store.
+    /// An error of the store.
     #[error(transparent)]
     Store(#[from] everleaf::Error),
-    /// A thread panicked, which only a bug can make it do. The store is as after a crash: nothing that was acknowledged is lost.
+    /// A thread panicked, which only a bug can cause. The store is as after a crash: nothing that was acknowledged is lost.
     #[error("a server thread panicked; its message is above, please report it")]
     Panicked,
 }
@@ -44,13 +44,13 @@ pub struct Listener {
     memcached: Option<Bound>,
 }
 
-/// A socket that listens, and where.
+/// A listening socket and its address.
 struct Bound {
     socket: TcpListener,
     local: SocketAddr,
 }
 
-/// Clients that may have connected before they are accepted. Whoever comes when so many wait tries again after a second, unless the system allows fewer still.
+/// Clients that may connect before they are accepted. A client that exceeds this tries again after a second. The system may allow fewer.
 const BACKLOG: i32 = 4096;
 
 impl Bound {
@@ -61,7 +61,7 @@ impl Bound {
     }
 }
 
-/// What [`TcpListener::bind`] does, which lets few clients wait.
+/// Like [`TcpListener::bind`], which lets only few clients wait.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), None)?;
     socket.set_reuse_address(true)?;
@@ -74,7 +74,7 @@ impl Listener {
     /// Listens as `config` says. Clients can connect from now on; they are served when [`Server::run`] is called.
     ///
     /// # Errors
-    /// When it cannot listen there.
+    /// It cannot listen there.
     pub fn bind(config: &Config) -> Result<Self, Error> {
         let bind = |port| Bound::to(SocketAddr::new(config.address, port));
         Ok(Self { redis: bind(config.port)?, memcached: config.memcached_port.map(bind).transpose()? })
@@ -94,7 +94,7 @@ pub struct Server {
 pub struct Stop(Arc<Shared>);
 
 impl Stop {
-    /// Asks the server to stop: it accepts nobody any more, answers what it has read, sends the replies, closes the connections, and [`Server::run`] returns.
+    /// Asks the server to stop: it accepts no more connections, answers what it has read, sends the replies, closes the connections, and [`Server::run`] ends.
     pub fn stop(&self) {
         self.0.stop();
     }
@@ -104,15 +104,15 @@ impl Server {
     /// Listens as `config` says. Clients can connect from now on; they are served when [`Server::run`] is called.
     ///
     /// # Errors
-    /// When it cannot listen there, or the store cannot give the databases.
+    /// It cannot listen there, or the store cannot give the databases.
     pub fn bind(config: Config, store: Arc<Store>) -> Result<Self, Error> {
         Self::on(Listener::bind(&config)?, config, store)
     }
 
-    /// The same on sockets that listen already, wherever `config` says.
+    /// The same, on sockets that listen already, whatever address `config` has.
     ///
     /// # Errors
-    /// When the store cannot give the databases.
+    /// The store cannot give the databases.
     pub fn on(listener: Listener, config: Config, store: Arc<Store>) -> Result<Self, Error> {
         let Listener { redis: Bound { socket, local }, memcached } = listener;
         let mut sockets = vec![(socket, Dialect::Redis)];
@@ -132,12 +132,12 @@ impl Server {
         Ok(Self { local, memcached, shared, loops })
     }
 
-    /// Where it listens: with port 0, the port that the system chose.
+    /// The address on which it listens: with port 0, the port is the one that the system chose.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Where it listens for clients of memcached, if it does.
+    /// The address on which it listens for clients of memcached, if it does.
     pub fn memcached_addr(&self) -> Option<SocketAddr> {
         self.memcached
     }
@@ -150,11 +150,11 @@ impl Server {
     /// Serves until it is stopped, by [`Stop`] or by a client's SHUTDOWN. Uses the calling thread for the first event loop.
     ///
     /// # Errors
-    /// When the kernel refuses to say what is ready, or a thread panicked. The other threads are stopped then.
+    /// The kernel refuses to report events, or a thread panicked. The other threads are then stopped.
     pub fn run(self) -> Result<(), Error> {
         let shared = &self.shared;
         let run = |mut event_loop: EventLoop| {
-            // However this thread ends, the others must not go on without it.
+            // However this thread ends, the others must not continue without it.
             let _stop = StopOnDrop(shared);
             event_loop.run()
         };
@@ -180,12 +180,12 @@ impl Server {
     }
 }
 
-/// How long to leave what is to be given back, at least, when there was little.
+/// Pause between turns of the sweep when there is little to do.
 pub(crate) const SWEEP_PAUSE: Duration = Duration::from_millis(100);
 
-/// Removes keys that have expired, and what snapshots have held back, and begins backups that had to wait, until the server stops.
+/// Removes expired keys, gives back what snapshots have held back, and begins scheduled backups, until the server stops.
 fn sweep(server: &Shared) {
-    // However this thread ends, nobody is to be served without it.
+    // However this thread ends, the server must not run without it.
     let _stop = StopOnDrop(server);
     while !server.is_stopping() {
         server.sample_rate();
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
     use std::net::TcpStream;
 
-    /// Those behind the first hundred or so had to knock again, seconds later.
+    /// Clients beyond the first hundred or so had to try again, seconds later.
     #[test]
     fn many_may_connect_before_one_is_accepted() {
         let listener = Listener::bind(&Config { port: 0, memcached_port: Some(0), ..Config::default() }).unwrap();

@@ -1,4 +1,4 @@
-//! What all event loops of a server share.
+//! The state that all event loops of a server share.
 
 use crate::backups::Backups;
 use crate::client::{Client, Clients};
@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A number that one thread counts up and any may read.
+/// A number that one thread increments and any thread may read.
 #[derive(Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Only by the thread that owns it: so no read-modify-write instruction is needed.
+    /// Only the owning thread calls this, so it needs no read-modify-write instruction.
     pub(crate) fn add(&self, count: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
@@ -30,7 +30,7 @@ impl Counter {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// By the same thread.
+    /// Likewise.
     pub(crate) fn set(&self, count: u64) {
         self.0.store(count, Ordering::Relaxed);
     }
@@ -38,7 +38,7 @@ impl Counter {
 
 macro_rules! counted {
     ($($(#[$about:meta])* $name:ident,)*) => {
-        /// What an event loop counts. Each has its own lines of cache.
+        /// The counters of an event loop, on cache lines of their own.
         #[derive(Default)]
         #[repr(align(128))]
         pub(crate) struct Counters {
@@ -49,12 +49,12 @@ macro_rules! counted {
         #[derive(Clone, Copy, Default)]
         pub(crate) struct Totals {
             $($(#[$about])* pub(crate) $name: u64,)*
-            /// Keys that had expired when they were removed, or written anew.
+            /// Keys that had already expired when they were removed or overwritten.
             pub(crate) expired: u64,
         }
 
         impl Counters {
-            /// Adds what was counted elsewhere.
+            /// Adds the counts of other counters.
             pub(crate) fn add_all(&self, others: &Self) {
                 $(self.$name.add(others.$name.get());)*
             }
@@ -76,18 +76,18 @@ counted! {
     commands,
     /// Changes of keys.
     changes,
-    /// Bytes of keys and values that commands have looked at, and do not reply, and steps of comparing keys with patterns.
+    /// Bytes of keys and values that commands have looked at without replying with them, and steps of matching keys against patterns.
     looked_at,
     errors,
     hits,
     misses,
-    /// Commands of memcached that store.
+    /// Storage commands of memcached.
     stores,
-    /// Of those that wanted a version: it was there.
+    /// Those with a unique number that matched.
     cas_hits,
-    /// There was nothing.
+    /// Those with a unique number but no such key.
     cas_misses,
-    /// There was another.
+    /// Those with a unique number that did not match.
     cas_others,
     input_size,
     output_size,
@@ -102,7 +102,7 @@ impl Counters {
     }
 }
 
-/// How many commands there are in a second.
+/// The rate of commands.
 struct Rate {
     /// When the last sample was taken.
     since: Instant,
@@ -111,11 +111,11 @@ struct Rate {
     per_second: u64,
 }
 
-/// What all event loops of a server share.
+/// The state that all event loops of a server share.
 pub(crate) struct Shared {
     pub(crate) store: Arc<Store>,
     pub(crate) databases: Vec<Namespace>,
-    /// Those of memcached.
+    /// The namespace of memcached.
     pub(crate) items: Namespace,
     pub(crate) config: Config,
     pub(crate) port: u16,
@@ -123,28 +123,28 @@ pub(crate) struct Shared {
     pub(crate) clients: Clients,
     pub(crate) cursors: Mutex<Cursors>,
     pub(crate) gate: Gate,
-    /// Whether a write waits for a device, so that clients' SETs are better run together.
+    /// Whether a write waits for a device, so that SETs of several clients are better run together.
     pub(crate) shares_waits: bool,
     pub(crate) backups: Arc<Backups>,
     pub(crate) compactions: Arc<Compactions>,
     pub(crate) started: Instant,
-    /// Of the server's life, so that clients can tell one from the next.
+    /// Identifies a run of the server, so that clients can tell one from the next.
     pub(crate) run_id: String,
     rate: Mutex<Rate>,
     counters: Vec<Counters>,
-    /// What CONFIG RESETSTAT found: counters are never set back, since their owner might be counting.
+    /// The totals at the last CONFIG RESETSTAT: counters are never reset, since their owner might be counting.
     baseline: Mutex<Totals>,
     password: RwLock<Option<Vec<u8>>>,
     wakers: Vec<Waker>,
-    /// Whoever works in the background looks at it, too.
+    /// Background tasks check it, too.
     pub(crate) stopping: Arc<AtomicBool>,
-    /// Milliseconds from `started` to the last look at the clock.
+    /// Milliseconds from `started` to the last reading of the clock.
     clock_ms: AtomicU64,
 }
 
 impl Shared {
     /// # Errors
-    /// When the store cannot give a namespace.
+    /// The store cannot give a namespace.
     pub(crate) fn new(config: Config, port: u16, store: Arc<Store>, wakers: Vec<Waker>) -> Result<Self, Error> {
         let databases = (0..config.databases.max(1)).map(|index| store.namespace(&index.to_string())).collect::<Result<_, _>>()?;
         let backup = config.backup.clone().unwrap_or_else(|| beside(store.path()));
@@ -173,13 +173,13 @@ impl Shared {
         })
     }
 
-    /// The databases as they are.
+    /// The databases without a transaction.
     pub(crate) fn databases<'a>(&'a self, counters: &'a Counters) -> Databases<'a> {
         let (namespaces, items) = (&self.databases, &self.items);
         Databases { store: &self.store, namespaces, items, transaction: None, changes: &counters.changes, looked_at: &counters.looked_at }
     }
 
-    /// The database with that number; with the next one, that of memcached.
+    /// The database with that number; the number after the last is memcached's.
     pub(crate) fn namespace(&self, number: usize) -> &Namespace {
         self.databases.get(number).unwrap_or(&self.items)
     }
@@ -192,7 +192,7 @@ impl Shared {
         &self.counters[thread]
     }
 
-    /// Number of changes of keys since the start: those that are counted are done.
+    /// Number of changes of keys since the start: all that it counts are done.
     pub(crate) fn change_count(&self) -> u64 {
         self.sum().changes
     }
@@ -205,7 +205,7 @@ impl Shared {
 
     /// Counts since the start or the last reset.
     pub(crate) fn totals(&self) -> Totals {
-        // In this order: a baseline that another loop sets in between would be above the sum.
+        // In this order: a baseline set by another loop in between would exceed the sum.
         let then = *self.baseline.lock();
         self.sum().since(then)
     }
@@ -215,7 +215,7 @@ impl Shared {
         self.rate.lock().per_second
     }
 
-    /// Takes a sample for that, if a second is over.
+    /// Takes a sample of the rate if a second has passed.
     pub(crate) fn sample_rate(&self) {
         let mut rate = self.rate.lock();
         let passed = rate.since.elapsed();
@@ -255,10 +255,10 @@ impl Shared {
         self.started + Duration::from_millis(self.clock_ms.load(Ordering::Relaxed))
     }
 
-    /// Once in a turn of an event loop.
+    /// Called once in a turn of an event loop.
     pub(crate) fn look_at_clock(&self) {
         let now_ms = self.started.elapsed().as_millis() as u64;
-        // Most turns are shorter than a millisecond; a store would take the line of cache from the other threads.
+        // Most turns are shorter than a millisecond; a store would take the cache line from the other threads.
         if self.clock_ms.load(Ordering::Relaxed) < now_ms {
             self.clock_ms.store(now_ms, Ordering::Relaxed);
         }
@@ -272,7 +272,7 @@ impl Shared {
 
     pub(crate) fn wake(&self, thread: usize) {
         if let Err(error) = self.wakers[thread].wake() {
-            // A full pipe or counter means that the thread has been woken already; nothing else is known to fail here.
+            // A full pipe or counter means that the thread has been woken already; no other failure is known here.
             debug_assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
         }
     }
@@ -287,7 +287,7 @@ impl Shared {
     }
 }
 
-/// The file beside a pool to which backups go if nothing else is said.
+/// The default file for the backups of a pool.
 fn beside(pool: &Path) -> PathBuf {
     let mut path = pool.as_os_str().to_owned();
     path.push(".backup");

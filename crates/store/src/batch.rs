@@ -1,44 +1,42 @@
-//! Several writes as one: for other threads, and for crashes.
+//! Several writes as one, for other threads and for crashes.
 //!
-//! A batch holds the stripes of all its keys (taken in ascending order, so batches cannot block each other for ever; those of keys that it only depends on are
-//! shared with others who do) and one commit slot. Each of its records
-//! carries the slot's token in its commit word, which makes it *pending*: a reader who meets it asks the slot's mirror whether the batch is committed, and
-//! takes the record if so, and the version that the record links as previous if not. So all records of the batch change from invisible to visible by one store.
-//! A delete is a tombstone record. `block.rs` has the bytes of slot and log, `slots.rs` those of token and mirror, `version.rs` says what readers make of them,
-//! `recovery.rs` what happens after a crash. A transaction is a batch, too, once it commits (`transaction.rs`); large values before that (`draft.rs`).
+//! A batch holds one commit slot and the stripes of all its keys. Stripes are taken in ascending order, so that batches cannot deadlock; batches share the
+//! stripes of keys that they only depend on. Each record of a batch carries the slot's token in its commit word, which makes it *pending*: a reader that meets
+//! it asks the slot's mirror whether the batch is committed, and takes the record if so, else the version that the record links as previous. So one store makes
+//! all records of the batch visible. A delete is a tombstone record. `block.rs` describes the bytes of slot and log, `slots.rs` token and mirror, `version.rs`
+//! what readers see, `recovery.rs` what happens after a crash. A transaction becomes a batch when it commits (`transaction.rs`); its large values are written
+//! before that (`draft.rs`).
 //!
 //! # Invariants
 //!
-//! 1. A record of an undecided batch that is in an index is named by the log of its slot. So recovery finds every one of them by the slots alone; whatever else
-//!    it finds is committed, with a token or without.
-//! 2. While a slot is undecided, whatever its records link as previous is in place, and is neither retired nor changed.
-//! 3. Whoever holds a key's stripe finds no pending record in its index entry: batches end before they give their stripes back.
-//! 4. What is in the log matters as long as the slot is undecided. The commit word follows the log's link in the same line, so from the commit on no crash
-//!    leaves the one without the other.
+//! 1. If a record of an undecided batch is in an index, the log of the batch's slot names it. So the slots alone lead recovery to all such records; every other
+//!    record that it finds is committed, with a token or without.
+//! 2. While a slot is undecided, the versions that its records link as previous stay in place, and are neither retired nor changed.
+//! 3. A thread that holds a key's stripe finds no pending record in the key's index entry: batches end before they give back their stripes.
+//! 4. The contents of the log matter as long as the slot is undecided. The commit word follows the log's link in the same line, so from the commit on no crash
+//!    leaves one without the other.
 //!
 //! # Protocol
 //!
 //! 1. Write the records, pending, each with a link to the version that it replaces, or complete those that are drafts; write the log, which names them; flush
-//!    all, fence once.
-//!    *Crash: nobody reaches these blocks; recovery finds them free. An error (no space) up to here leaves no trace.*
+//!    all, fence once. *Crash: nothing reaches these blocks; recovery finds them free. An error (no space) up to here leaves no trace.*
 //! 2. Store the log's link in the slot; persist. *Crash: recovery undoes the batch: nothing of it is in an index yet.*
-//! 3. Publish each record in its index, and fence once for all of them: readers may meet a record before its entry is durable, since they do not believe it
-//!    before 5. *Crash: recovery puts the previous version back, or removes the entry, where the index has the record of the log; where it does not, it has
-//!    what it had.* An index that is full, or damaged, fails here: then the same is done at once, in [`Shared::undo`]. Some indexes need room for that, too: it
-//!    may use the pool's reserve (`crates/pmem/src/alloc/reserve.rs`), which nobody else gets; where the file system is full before the pool is, there may be
-//!    none.
-//! 4. Store the log's link in the slot's commit word, too; persist. **The commit point.** *Crash before: undone as in 3. After: the records are what they are;
-//!    recovery removes the tombstones.*
-//! 5. Set the mirror: readers see the batch. Later than 4, so that no reader returns what a crash could take back. Draw the timestamp, the one that counts.
-//! 6. Stamp each record with it: before the slot serves another batch, for readers ask the slot no more then. Not flushed: with the token or with the stamp,
-//!    after a crash the record is committed. Remove tombstones from their indexes, unless a snapshot wants what is behind them, and fence once for all:
-//!    8 gives them back, so no index may link them after a crash. *Crash: as after 4.*
+//! 3. Publish each record in its index, and fence once for all of them: readers may meet a record before its entry is durable, since they do not accept it
+//!    before 5. *Crash: where the index has the log's record, recovery puts back the previous version or removes the entry; elsewhere the index has what it
+//!    had.* If an index is full or damaged, this step fails, and [`Shared::undo`] does the same at once. Some indexes need room for that, too: it may use the
+//!    pool's reserve (`crates/pmem/src/alloc/reserve.rs`), which nothing else gets; if the file system is full before the pool is, there may be no room.
+//! 4. Store the log's link in the slot's commit word, too; persist. **The commit point.** *Crash before: undone as in 3. After: the records stand; recovery
+//!    removes the tombstones.*
+//! 5. Set the mirror: readers see the batch. Later than 4, so that no reader returns what a crash could take back. Draw the batch's timestamp.
+//! 6. Stamp each record with it before the slot serves another batch, because then readers no longer ask the slot. Not flushed: with the token or with the
+//!    stamp, the record is committed after a crash. Remove tombstones from their indexes, unless a snapshot wants the versions behind them, and fence once for
+//!    all: 8 gives them back, so no index may link them after a crash. *Crash: as after 4.*
 //! 7. Clear the slot. Not flushed: cleared or not, it asks for nothing (invariant 4).
-//! 8. Retire previous versions, tombstones and log, or hold them back for snapshots. Give slot and stripes back.
+//! 8. Retire previous versions, tombstones and log, or hold them back for snapshots. Give back slot and stripes.
 //!
-//! A batch costs four fences, however many keys it has, and a fifth if it deletes any; besides, those by which its indexes change their structure, and those
-//! that some need for each 256 writes, none to three (`docs/decisions/0070-one-fence-for-the-entries-of-a-batch.md`). A batch that comes down to one write
-//! needs none of this, unless its value is a draft: one publish is atomic.
+//! A batch costs four fences, however many keys it has, and a fifth if it deletes any. Structure changes of its indexes, and the fences that some indexes need
+//! for each 256 writes, none to three, come on top (`docs/decisions/0070-one-fence-for-the-entries-of-a-batch.md`). A batch that comes down to one write needs
+//! none of this, unless its value is a draft: one publish is atomic.
 
 use crate::block::{LogEntry, log_word_count, write_log};
 use crate::draft::Draft;
@@ -69,22 +67,22 @@ pub struct Batch<M: Listed = Hardware> {
     expectations: Vec<Item<M, Option<Vec<u8>>>>,
 }
 
-/// A key and what it is to be; or the value that it is expected to have, `None` for absent.
+/// A key and its goal; or its expected value, `None` for absent.
 pub(crate) struct Item<M: Listed, T = Goal<M>> {
     pub(crate) namespace: Namespace<M>,
     pub(crate) key: Vec<u8>,
     pub(crate) to: T,
 }
 
-/// Which keys must not change between the look at them and the commit, besides those that are written.
+/// Keys that must not change between the check and the commit, besides those that are written.
 pub(crate) enum Quiet<'a> {
-    /// These: the number of the namespace, and the key.
+    /// These: each with the number of its namespace.
     Keys(Vec<(u32, &'a [u8])>),
-    /// All.
+    /// All keys.
     Everything,
 }
 
-/// One change of a batch that is under way.
+/// One change of a batch in progress.
 struct Step<'b, M: Listed> {
     item: &'b Item<M>,
     aim: Aim<'b, M>,
@@ -103,7 +101,7 @@ struct Step<'b, M: Listed> {
 enum Aim<'b, M: Listed> {
     /// This; `None`: nothing.
     Entry(Cow<'b, Option<Entry>>),
-    /// What is in the pool already.
+    /// A value that is in the pool already.
     Draft(&'b Draft<M>),
 }
 
@@ -209,13 +207,13 @@ impl<M: Listed> Store<M> {
 }
 
 impl<M: Listed> Shared<M> {
-    /// Applies all of `changes`, or none of them, if `check`, at that moment, finds nothing in the way. They are ordered by place, and no key is there twice.
+    /// Applies all of `changes`, or none, provided that `check` then finds no obstacle. They are ordered by place, with no key twice.
     ///
-    /// `check` is told the time by which it is to judge what has expired, and merges are done by it, too. Time stands still till all can see what was written:
-    /// or somebody could find gone what is believed to be there, and then what is yet to be written as it was.
+    /// `check` gets the time by which it is to judge what has expired; merges are judged by it, too. Time stands still until the writes are visible to all;
+    /// otherwise another thread could find gone what the check relied on, and then find the keys still unwritten.
     ///
-    /// Then `snapshot`, which `check` may have needed, ends: what is written wants nothing back, not even what it replaces itself. If it fails, the snapshot is
-    /// begun again while nobody can have changed what was checked, so that `check` still finds out who does so from then on.
+    /// Then `snapshot`, which `check` may have needed, ends: the commit needs nothing held back, not even what it replaces itself. If the commit fails, the
+    /// snapshot is begun again while no thread can have changed what was checked, so that a later `check` still finds changes made from then on.
     pub(crate) fn commit(
         &self,
         changes: &[Item<M>],
@@ -250,7 +248,7 @@ impl<M: Listed> Shared<M> {
         Ok(())
     }
 
-    /// Applies `changes`, whose stripes are held, `stripe` among them.
+    /// Applies `changes`. Their stripes are held, one of them `stripe`.
     fn apply(&self, changes: &[Item<M>], time_ms: u64, stripe: Option<&Locked<'_>>) -> Result<(), Error> {
         let steps = self.plan(changes, time_ms)?;
         match (steps.as_slice(), stripe) {
@@ -264,7 +262,7 @@ impl<M: Listed> Shared<M> {
         }
     }
 
-    /// What there is to do: deletes of absent keys drop out.
+    /// The steps to take, without deletes of absent keys.
     fn plan<'b>(&self, changes: &'b [Item<M>], time_ms: u64) -> Result<Vec<Step<'b, M>>, Error> {
         let mut steps = Vec::with_capacity(changes.len());
         for item in changes {
@@ -311,13 +309,13 @@ impl<M: Listed> Shared<M> {
             outcome
         });
         self.pool.fence();
-        // No commit that is durable may stand for an entry that is not, be it that the medium fails.
+        // No durable commit may stand for an entry that is not durable, not even if the medium fails.
         if let Err(error) = published.and_then(|()| self.writable()) {
             return Err(self.undo(&steps[..done], &steps[done..], log, claim, error));
         }
         slot.commit(&self.pool);
         if let Err(error) = self.writable() {
-            // The medium failed: whether the commit is durable is not known, so nobody may see it and nothing may build on it.
+            // The medium failed: it is unknown whether the commit is durable, so no reader may see it and nothing may build on it.
             claim.lose();
             return Err(error);
         }
@@ -326,7 +324,7 @@ impl<M: Listed> Shared<M> {
         match self.settle(&mut steps, at) {
             Ok(()) => slot.clear(&self.pool),
             Err(error) => {
-                // The batch is committed, durably and for all readers; only its remains are left, and the slot must go on to tell readers about it.
+                // The batch is committed, durably and for all readers. Only the cleanup failed, and the slot must keep telling readers of the commit.
                 self.halt(|| format!("the remains of a committed batch could not be cleared away: {error}"));
                 claim.lose();
                 return Ok(());
@@ -334,14 +332,14 @@ impl<M: Listed> Shared<M> {
         }
         let guard = self.pool.pin();
         for step in steps.iter().filter(|step| step.previous != 0) {
-            // It is committed all the same. What is damaged leaks.
+            // The batch is committed all the same. What is damaged leaks.
             let _ = self.replaced(&step.item.namespace.space, step.previous, (!step.is_gone).then(|| step.link()), at, &guard);
         }
         self.pool.retire(log, &guard);
         Ok(())
     }
 
-    /// Step 1: records and log, durable but not reachable. Returns where the log lies.
+    /// Step 1: writes records and log, durable but not reachable. Returns the offset of the log.
     fn prepare(&self, steps: &mut [Step<'_, M>], claim: &Claim<'_>) -> Result<Off<[Word]>, Error> {
         let pool = &*self.pool;
         let mut records = Vec::with_capacity(steps.len());
@@ -376,13 +374,13 @@ impl<M: Listed> Shared<M> {
         Ok(log.release())
     }
 
-    /// Step 6: makes the records stand on their own.
+    /// Step 6: makes the records independent of the slot.
     fn settle(&self, steps: &mut [Step<'_, M>], at: u64) -> Result<(), Error> {
         let pool = &*self.pool;
         for step in &*steps {
-            // A tombstone, too: a reader may have found it and look at it only when the slot serves another batch. What has no timestamp then, was undone.
+            // Tombstones, too: a reader may look at one only when the slot serves another batch, and then takes a record without a timestamp for undone.
             let record = Record::read(pool, step.link().get())?;
-            // persist-equivalent(store early): what was stored to the line before is the same timestamp of another record.
+            // persist-equivalent(store early): the store to this line before wrote the same timestamp to another record.
             pool.store(record.commit(), at, Ordering::Release);
         }
         let is_wanted = self.snapshots.want(&self.clock, 0, at);
@@ -393,7 +391,7 @@ impl<M: Listed> Shared<M> {
                 && !is_wanted
             {
                 let removals: Vec<_> = deletes.iter().map(|step| (step.item.key.as_slice(), Write::Remove)).collect();
-                // An index may need room for a removal, or be damaged: what is left is in nobody's way.
+                // An index may need room for a removal, or be damaged: a tombstone that stays does no harm.
                 let _ = with_reserve(Reserve::Half, || self.apply_unfenced(&first.index, &removals, &mut removed));
             }
             let (gone, left) = deletes.split_at_mut(removed.len());
@@ -409,7 +407,7 @@ impl<M: Listed> Shared<M> {
         Ok(())
     }
 
-    /// Takes back what step 3 did before it failed: `done` was published, `rest` was not, unless an index says otherwise. Returns the error to report.
+    /// Undoes what step 3 did before it failed: `done` was published, `rest` was not, unless an index says otherwise. Returns the error to report.
     fn undo(&self, done: &[Step<'_, M>], rest: &[Step<'_, M>], log: Off<[Word]>, claim: Claim<'_>, error: Error) -> Error {
         let undone = self.check_unpublished(rest).and_then(|()| {
             done.iter().rev().try_for_each(|step| put_back(&self.pool, &step.index, &step.item.key, step.previous).map_err(|error| error.to_string()))
@@ -432,8 +430,8 @@ impl<M: Listed> Shared<M> {
         error
     }
 
-    /// Checks that indexes link for the keys of these steps what they did before the batch: an index that failed may or may not have a record of it. And of a
-    /// medium that failed nobody knows what it has.
+    /// Checks that the indexes link for these keys what they did before the batch: an index that failed may link the new record. After a failure of the medium
+    /// this is unknown.
     fn check_unpublished(&self, steps: &[Step<'_, M>]) -> Result<(), String> {
         self.pool.writable().map_err(|error| error.to_string())?;
         for step in steps {
@@ -458,7 +456,7 @@ impl<M: Listed> Shared<M> {
     }
 }
 
-/// Has an index link the version before again, or nothing, if that is 0: whatever room the pool has is for that. The caller is not pinned.
+/// Makes an index link the previous version again, or nothing if that is 0, using whatever room the pool has. The caller is not pinned.
 pub(crate) fn put_back<M: Medium>(pool: &Pool<M>, index: &Index, key: &[u8], previous: u64) -> Result<(), Error> {
     let act = || match NonZeroU64::new(previous) {
         Some(previous) => index.tree.update(key, previous),
@@ -467,7 +465,7 @@ pub(crate) fn put_back<M: Medium>(pool: &Pool<M>, index: &Index, key: &[u8], pre
     with_reserve(Reserve::All, || again(pool, act)).map(drop)
 }
 
-/// Sorts by namespace and key, and makes one change of all those to one key.
+/// Sorts by namespace and key, and combines all changes to one key.
 fn combine<M: Listed>(mut changes: Vec<Item<M>>) -> Result<Vec<Item<M>>, Error> {
     changes.sort_by(|a, b| a.place().cmp(&b.place()));
     let mut combined: Vec<Item<M>> = Vec::with_capacity(changes.len());

@@ -24,18 +24,18 @@
 //! namespace root  offset of the root block of the namespace's index
 //! ```
 //!
-//! Log and commit of a slot share a line and are freed in that order, so whatever a crash leaves of the life of a slot is one of (log, 0), (log, commit),
-//! (0, commit), (0, 0), and only the first of them, with the log of a batch that was not committed, asks for anything to be done. Whatever else is there is
-//! damage: no byte of a link, or of no link, can change so that it is another, or none. So no byte of a slot decides about a batch, nor does one of the clock.
+//! Log and commit of a slot share a line and are freed in that order, so a crash leaves one of (log, 0), (log, commit), (0, commit), (0, 0), and only the first
+//! of them, with the log of a batch that was not committed, requires action. Anything else is damage: changing one byte turns no link, and no absent link, into
+//! another link or an absent one. So no single byte of a slot decides about a batch, nor does one of the clock.
 //!
-//! Formats 1 and 2 were never released, and are not opened: in 2, words of leaves had no check bits, and a commit was a timestamp.
+//! Formats 1 and 2 were never released and are not opened: in format 2, words of leaves had no check bits, and a commit was a timestamp.
 
 use crate::{Error, clock};
 use everleaf_pmem::{Medium, Off, Pm, Pool, Word, resident};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Number of commit slots: as many batches can be under way at once.
+/// Number of commit slots: that many batches can run at once.
 pub(crate) const SLOT_COUNT: usize = 31;
 /// "ever" and the version of this format.
 pub(crate) const FORMAT: u64 = 0x6576_6572_0000_0003;
@@ -71,19 +71,19 @@ impl StoreBlock {
         Ok(pool.link_root(crate::error::STORE_ROOT, FORMAT, pool.seal(block))?)
     }
 
-    /// The block at `off`, which the root names.
+    /// The block at `off`, the offset in the root.
     pub(crate) fn open<M: Medium>(pm: &Pm<M>, off: Off<Self>) -> Result<&Self, Error> {
         let block = pm.at(off, "a store block that does not lie in the pool")?;
         match block.format.get() {
             FORMAT => Ok(block),
-            // No version writes that: it is lost, as the end of a file is that was cut off.
+            // No version writes that: the block is lost, like the end of a file that was cut off.
             0 => Err(everleaf_pmem::Error::corrupt(off.bytes(), "a store block without a format").into()),
             found => Err(Error::UnknownFormat { found, known: FORMAT }),
         }
     }
 }
 
-/// Access to the store block of an open store, whose place was checked when it was opened.
+/// Access to the store block of an open store, whose offset was checked when it was opened.
 pub(crate) struct Header<M: Medium> {
     pool: Arc<Pool<M>>,
     off: Off<StoreBlock>,
@@ -104,7 +104,7 @@ impl<M: Medium> Header<M> {
 }
 
 impl Slot {
-    /// The link of the log of a batch that has not happened; none if there is no batch, or one that is committed.
+    /// The link of the log of a batch that was not committed; `None` if there is no batch, or it is committed.
     pub(crate) fn undecided<M: Medium>(&self, pm: &Pm<M>) -> Result<Option<u64>, Error> {
         match (self.log.get(), self.commit.get()) {
             (0, _) => Ok(None),
@@ -126,15 +126,15 @@ impl Slot {
         pm.persist(&self.commit);
     }
 
-    /// Frees the slot of a batch that is committed. Not flushed: before and after, the slot asks for nothing to be done, and the log of the next batch comes
-    /// after this in the line.
+    /// Frees the slot of a committed batch. Not flushed: the slot requires no action before or after, and the next batch's log is stored to the line after
+    /// this.
     #[track_caller]
     pub(crate) fn clear<M: Medium>(&self, pm: &Pm<M>) {
         pm.store(&self.log, 0, Ordering::Release);
         pm.store(&self.commit, 0, Ordering::Release);
     }
 
-    /// [`Slot::clear`] of what a crash may have left of a slot that is free.
+    /// [`Slot::clear`] for what a crash may have left in a free slot.
     #[track_caller]
     pub(crate) fn clear_remnant<M: Medium>(&self, pm: &Pm<M>) {
         if self.log.get() != 0 || self.commit.get() != 0 {
@@ -142,7 +142,7 @@ impl Slot {
         }
     }
 
-    /// Frees the slot of a batch that was undone, durably: then its log may be used for something else.
+    /// Frees the slot of a batch that was undone, durably, so that its log block may be reused.
     #[track_caller]
     pub(crate) fn free<M: Medium>(&self, pm: &Pm<M>) {
         pm.store(&self.log, 0, Ordering::Release);
@@ -171,7 +171,7 @@ pub(crate) fn write_log<M: Medium>(pm: &Pm<M>, words: &[Word], token: u64, entri
     }
 }
 
-/// Reads a log back: where it lies, its size in bytes, the token and the entries.
+/// Reads a log back: its offset, its size in bytes, the token and the entries.
 pub(crate) fn read_log<M: Medium>(pm: &Pm<M>, link: u64) -> Result<(Off<Word>, usize, u64, Vec<LogEntry>), Error> {
     let off = Off::<Word>::from_link(link)?;
     let damaged = |what| everleaf_pmem::Error::corrupt(off.bytes(), what);
@@ -180,7 +180,7 @@ pub(crate) fn read_log<M: Medium>(pm: &Pm<M>, link: u64) -> Result<(Off<Word>, u
     let words = count.checked_mul(2).and_then(|words| words.checked_add(LOG_HEADER_WORDS)).and_then(|words| pm.words(off, words));
     let words = words.ok_or_else(|| damaged("the log of a batch claims more entries than the pool holds"))?;
     let body = &words[LOG_HEADER_WORDS..];
-    // Checked before it is copied: how much there is may be what is damaged.
+    // Checked before it is copied: the count may be what is damaged.
     if header[2].get() != log_checksum(token, count, body.iter().map(Word::get)) {
         return Err(damaged("the log of a batch does not match its checksum").into());
     }
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
     use everleaf_pmem::{Hardware, PoolOptions};
 
-    /// A byte of the commit word made of a batch that was under way one that is committed.
+    /// A changed byte of the commit word turned an unfinished batch into a committed one.
     #[test]
     fn no_byte_of_a_slot_decides_about_a_batch() {
         let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }).unwrap();
@@ -216,7 +216,7 @@ mod tests {
         slot.begin(&pool, log);
         assert_eq!(slot.undecided(&pool).unwrap(), Some(log));
         each_byte_changed(&slot.commit, &|commit| assert!(slot.undecided(&pool).is_err(), "{commit:#x}"));
-        // That of no log is refused by who reads the log.
+        // A link to no log is refused when the log is read.
         each_byte_changed(&slot.log, &|log| assert!(slot.undecided(&pool).unwrap() == Some(log) && read_log(&pool, log).is_err(), "{log:#x}"));
         slot.commit(&pool);
         assert_eq!(slot.undecided(&pool).unwrap(), None);

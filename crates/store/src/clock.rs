@@ -1,13 +1,13 @@
 //! Commit timestamps.
 //!
-//! A counter in DRAM, and in the pool an upper bound of it: no timestamp at or above the bound was ever given out. The bound is raised, durably, before the
-//! counter reaches it; a store that opens starts at the bound. So no timestamp is used twice, whatever a crash takes, and nothing needs to be searched for the
-//! highest one. Where a life of the store starts is its *birth*: what says of itself that it is younger was written in this life.
+//! A counter in DRAM, and an upper bound of it in the pool: no timestamp at or above the bound was ever given out. The bound is durably raised before the
+//! counter reaches it; a store that opens starts at the bound. So no timestamp is used twice, whatever a crash takes, and there is no search for the highest
+//! one. The timestamp at which a life of the store starts is its *birth*: anything with a later timestamp was written in this life.
 //!
-//! The bound decides about batches: their tokens say of which life they are. It is always a multiple of [`STEP`], so the pool has the number of steps, as a
-//! link has its offset ([`Off::link`]): no byte of it can change unnoticed, and a word that was never written is none.
+//! The bound decides about batches, since their tokens say to which life they belong. It is always a multiple of [`STEP`], so the pool holds the number of
+//! steps, encoded as a link encodes its offset ([`Off::link`]): no byte of it can change unnoticed, and a word that was never written is not valid.
 //!
-//! The same word of DRAM says whether writes keep versions ([`Tick::is_versioned`]): who changes that and who asks are in one order, that of the word.
+//! The same word of DRAM says whether writes keep versions ([`Tick::is_versioned`]): changes of that and queries are in one order, that of the word.
 
 use crate::Error;
 use crossbeam_utils::CachePadded;
@@ -16,7 +16,7 @@ use everleaf_pmem::{Medium, Off, Pm, Word};
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering;
 
-/// By how much the bound is raised: a flush and a fence for so many timestamps, and so many lost by a crash.
+/// By how much the bound is raised: one flush and one fence for that many timestamps; a crash loses at most that many.
 const STEP: u64 = 1 << 20;
 /// The first timestamp: 0 is for records made without a store.
 pub(crate) const START: u64 = STEP;
@@ -26,15 +26,15 @@ const END: u64 = 1 << 54;
 const VERSIONED: u64 = 1 << 63;
 
 pub(crate) struct Clock {
-    /// Every write adds to it. What lies beside is read by everybody.
+    /// Every write adds to it; its neighbours are read by all threads.
     next: CachePadded<AtomicU64>,
-    /// What the pool's bound is, durably.
+    /// The pool's bound, as far as it is durable.
     limit: AtomicU64,
     birth: u64,
     raising: Mutex<()>,
 }
 
-/// A timestamp that is drawn by the first who asks for it.
+/// A timestamp that the first thread to ask for it draws.
 pub(crate) struct Stamp(AtomicU64);
 
 impl Stamp {
@@ -44,7 +44,7 @@ impl Stamp {
         Self(AtomicU64::new(Self::UNDRAWN))
     }
 
-    /// One that nobody needs to ask for: before all others.
+    /// A stamp that need not be drawn: below all others.
     pub(crate) fn lowest() -> Self {
         Self(AtomicU64::new(0))
     }
@@ -64,12 +64,12 @@ impl Stamp {
     }
 }
 
-/// What the pool has of a bound.
+/// The word that encodes a bound in the pool.
 pub(crate) const fn limit_of(bound: u64) -> u64 {
     Off::<()>::new(bound / STEP).link()
 }
 
-/// A timestamp of one's own.
+/// A timestamp drawn by one write only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tick {
     pub(crate) at: u64,
@@ -78,7 +78,7 @@ pub(crate) struct Tick {
 }
 
 impl Clock {
-    /// Goes on where the bound is.
+    /// Continues at the bound.
     pub(crate) fn open<M: Medium>(pm: &Pm<M>, limit: &Word) -> Result<Self, Error> {
         let birth = Off::<()>::of_link(limit.get()).map_or(0, |steps| steps.bytes().saturating_mul(STEP));
         if !(START..END).contains(&birth) {
@@ -92,12 +92,12 @@ impl Clock {
         self.birth
     }
 
-    /// Whether writes keep versions now. Who writes asks by [`Clock::tick`].
+    /// Whether writes keep versions now. Writers ask by [`Clock::tick`].
     pub(crate) fn is_versioned(&self) -> bool {
         self.next.load(Ordering::Relaxed) & VERSIONED != 0
     }
 
-    /// A timestamp above all before. `limit` is the bound in the pool.
+    /// Draws a timestamp above all before. `limit` is the bound in the pool.
     pub(crate) fn tick<M: Medium>(&self, pm: &Pm<M>, limit: &Word) -> Tick {
         let word = self.next.fetch_add(1, Ordering::AcqRel);
         let at = word & !VERSIONED;
@@ -106,8 +106,8 @@ impl Clock {
             let bound = self.limit.load(Ordering::Relaxed);
             if at >= bound {
                 pm.store(limit, limit_of(bound + STEP), Ordering::Release);
-                // persist-equivalent(fence drop): to one thread, which seals a record with its timestamp, and so fences, before it links it. Others get
-                // timestamps below the new bound as soon as it shows.
+                // persist-equivalent(fence drop): to one thread, which seals a record with its timestamp, and so fences, before it links it. Other threads get
+                // timestamps below the new bound as soon as it is visible.
                 pm.persist(limit);
                 schedule::drain();
                 self.limit.store(bound + STEP, Ordering::Release);
@@ -116,15 +116,15 @@ impl Clock {
         Tick { at, is_versioned: word & VERSIONED != 0 }
     }
 
-    /// The highest timestamp that was given out, or the one before birth. Whoever draws one from now on gets a higher one.
+    /// The highest timestamp that was given out, or the one before birth. Timestamps drawn from now on are higher.
     pub(crate) fn now(&self) -> u64 {
-        // In this order. One that is not below the bound has been drawn and not been given out: whoever drew it waits for a higher bound to be durable.
+        // In this order. A timestamp not below the bound has been drawn but not given out: its thread waits for a higher bound to be durable.
         self.given_out(self.next.load(Ordering::Acquire))
     }
 
-    /// The same, as the timestamp of what this thread has made visible, or has seen. To read the clock would not do: what was stored before may be in the store
-    /// buffer still, so that whoever draws a higher timestamp meanwhile does not find it, and finds it later, below that. An addition of nothing comes after
-    /// the stores, and whoever adds to the clock after it finds them.
+    /// The same, as the timestamp of what this thread has made visible, or has seen. Reading the clock would not do: an earlier store may still be in the store
+    /// buffer, so that a thread that draws a higher timestamp meanwhile misses it, and finds it later with a lower one. Adding zero comes after the stores, and
+    /// a thread that adds to the clock after it finds them.
     pub(crate) fn stamp(&self) -> u64 {
         self.given_out(self.next.fetch_add(0, Ordering::AcqRel))
     }

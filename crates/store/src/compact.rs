@@ -1,8 +1,8 @@
-//! Compact: a pool written anew, as small as what it holds; repair: what can be read of a damaged one (`salvage.rs`).
+//! Compact: writes a pool anew, as small as its contents. Repair: makes a new pool of what can be read of a damaged one (`salvage.rs`).
 //!
-//! Either makes a new pool beside the old one and gives it a name when it is closed. Compacting, that is the name of the old one, which is closed before, for
-//! its journal would be in the way of the new one, and kept locked until then: *a crash before leaves the old pool, and what it leaves of the new one is
-//! removed by the next attempt; a crash after leaves the new one.*
+//! Both make a new pool beside the old one, and give it its name when they close it. Compaction gives it the name of the old pool, which is closed first, since
+//! its journal would be in the way of the new one, and stays locked until the end: *a crash before leaves the old pool, and the next attempt removes what is
+//! left of the new one; a crash after leaves the new one.*
 
 use crate::import::{NewPool, expect_nothing_at};
 use crate::salvage::{Salvaged, salvage};
@@ -16,27 +16,27 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-/// What [`compact`] has done.
+/// The result of [`compact`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compacted {
-    /// Size of the pool in bytes, before.
+    /// Size of the pool in bytes before.
     pub size_before: usize,
-    /// And now.
+    /// Size in bytes now.
     pub size: usize,
-    /// What it holds.
+    /// What the pool holds.
     pub passed: Passed,
 }
 
-/// Writes the pool at `path` anew. Nobody else may use it meanwhile. Takes as much space beside it as it holds; all namespaces keep their indexes, and the file
-/// its permissions, and its owner where that is permitted.
+/// Writes the pool at `path` anew. No one else may use it meanwhile. Takes as much space beside the pool as its contents need. All namespaces keep their
+/// indexes; the file keeps its permissions, and its owner where the system allows that.
 ///
 /// # Errors
-/// A pool in use, or damaged; no space for the new one; what the system says; [`StreamError::Stopped`] if `watch` breaks it off. The pool is as before then.
+/// A pool in use, or damaged; no space for the new one; an error of the system; [`StreamError::Stopped`] if `watch` stops it. The pool is then as before.
 pub fn compact(path: &Path, options: Options, watch: impl FnMut(Passed, u64) -> ControlFlow<()>) -> Result<Compacted, StreamError> {
     compact_as(path, options, watch, Unfinished::replace)
 }
 
-/// [`compact`], whose new pool gets its name from `name`.
+/// [`compact`], with `name` giving the new pool its name.
 fn compact_as(
     path: &Path,
     options: Options,
@@ -44,11 +44,11 @@ fn compact_as(
     name: impl FnOnce(Unfinished) -> io::Result<()>,
 ) -> Result<Compacted, StreamError> {
     let old = Store::open_existing(path, options.clone())?;
-    // Its lock ends with this.
+    // Keeps the lock until the end.
     let pool = Arc::clone(old.pool());
     let size_before = pool.info().size;
     let written = write_anew(&old, path, options, watch);
-    // In any case: what is left open is refused once the machine has been started again. Of two failures the first is told, unless it is none.
+    // Close it in any case: a pool left open is refused after a restart of the machine. Of two failures the first is reported, unless it is only a stop.
     let closed = old.close().map_err(crate::Error::from);
     let (new, passed) = match written {
         Err(error) if !matches!(error, StreamError::Stopped) => return Err(error),
@@ -58,14 +58,14 @@ fn compact_as(
     Ok(Compacted { size_before, size, passed })
 }
 
-/// Writes what `old` holds into a new pool.
+/// Copies the contents of `old` into a new pool.
 fn write_anew(old: &Store, path: &Path, options: Options, mut watch: impl FnMut(Passed, u64) -> ControlFlow<()>) -> Result<(NewPool, Passed), StreamError> {
     let new = NewPool::create(path, Some(path), Options { domain: old.pool().info().domain, ..options })?;
     let io = |source| StreamError::Io { action: "make a pipe", source };
     let (input, out) = std::io::pipe().map_err(io)?;
     let export = old.snapshot()?;
     let passed = thread::scope(|scope| {
-        // It ends when all is written, or when nobody reads any more; either way the reader knows, too.
+        // The writer ends when all is written or the reader is gone; either way the reader knows, too.
         let writer = scope.spawn(move || export.export(&[], out)?.finish().map(drop));
         let read = (|| {
             let mut import = new.store().import(input)?;
@@ -78,7 +78,7 @@ fn write_anew(old: &Store, path: &Path, options: Options, mut watch: impl FnMut(
         })();
         match (writer.join(), read) {
             (_, Ok(passed)) => Ok(passed),
-            // Why the stream was cut off is known to who wrote it.
+            // The writer knows why the stream was cut off.
             (Ok(Err(error)), Err(StreamError::CutOff { .. } | StreamError::NotAStream)) => Err(error),
             (_, Err(error)) => Err(error),
         }
@@ -86,11 +86,11 @@ fn write_anew(old: &Store, path: &Path, options: Options, mut watch: impl FnMut(
     Ok((new, passed))
 }
 
-/// Makes a pool at `to`, where there must be none, of what can be read of the damaged one at `path`, in which nothing is changed. One that was left in the
-/// domain `msync` is made anew in that, unless [`Options::domain`] says another.
+/// Makes a pool at `to`, where nothing may exist, of what can be read of the damaged pool at `path`, which is not changed. If that pool was left in the domain
+/// `msync`, the new one is made in it, too, unless [`Options::domain`] says otherwise.
 ///
 /// # Errors
-/// A pool of which no superblock can be read; one that is in use; no space; what the system says. There is no new pool then.
+/// A pool of which no superblock can be read; a pool in use; no space; an error of the system. Then there is no new pool.
 pub fn repair(path: &Path, to: &Path, options: Options, watch: impl FnMut(u64)) -> Result<Salvaged, StreamError> {
     expect_nothing_at(to)?;
     let damaged = Pool::inspect_damaged(path).map_err(crate::Error::from)?;
@@ -116,8 +116,8 @@ mod tests {
         Options { size_max: 64 << 20, domain: Some(Domain::Msync), recovery_threads: 1, ..Options::default() }
     }
 
-    /// The journals that a crash left were another pool's for whoever came next: no pool was made in the place of one that was not done, and one that had the
-    /// name of another was not opened.
+    /// Journals left by a crash were taken for another pool's by the next program: no pool was made in place of an unfinished one, and one that had been given
+    /// the name of another was not opened.
     #[test]
     fn a_crash_of_a_compaction_leaves_no_journal_in_the_way() {
         let directory = tempfile::tempdir().unwrap();
@@ -130,7 +130,7 @@ mod tests {
         let stream = store.snapshot().unwrap().export(&[], Vec::new()).unwrap().finish().unwrap().0;
         drop(space);
         store.close().unwrap();
-        // What a crash leaves at some moments, the last two before and after the new pool gets its name.
+        // Images that a crash leaves at some moments, the last two before and after the new pool gets its name.
         let images: RefCell<Vec<PathBuf>> = RefCell::default();
         let crash = || {
             let image = directory.path().join(images.borrow().len().to_string());
@@ -163,7 +163,7 @@ mod tests {
         for (number, image) in images.iter().enumerate() {
             let path = image.join("pool");
             assert_eq!(image.join("pool.unfinished.journal0").exists(), number < images.len() - 2);
-            // Of a restore that was interrupted.
+            // As after a restore that was interrupted.
             let other = directory.path().join(format!("{number} of a restore"));
             fs::create_dir(&other).unwrap();
             for part in ["", ".journal0", ".journal1"] {

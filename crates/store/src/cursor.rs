@@ -1,10 +1,10 @@
-//! Cursors: places in a range of keys, to go on from.
+//! Cursors: places in a range of keys from which to continue.
 
 use crate::Direction;
 use crate::scan::successor;
 use std::ops::Bound;
 
-/// The rest of a range of keys, to be read in parts. It holds nothing open: it may be kept, sent elsewhere, and used over another snapshot, or none.
+/// The rest of a range of keys, to be read in parts. It holds nothing open: it may be kept, sent elsewhere, and used with another snapshot, or without one.
 ///
 /// See [`Namespace::walk`](crate::Namespace::walk), [`Snapshot::walk`](crate::Snapshot::walk) and [`Transaction::walk`](crate::Transaction::walk).
 ///
@@ -85,7 +85,7 @@ impl Cursor {
         self.is_over
     }
 
-    /// Whether `key`, which lies behind its position, lies behind its end, too.
+    /// Whether `key`, which lies after its position, lies after its end, too.
     #[inline(always)]
     pub(crate) fn is_beyond(&self, key: &[u8]) -> bool {
         let is_beyond = |to: &[u8]| if self.direction == Direction::Forward { key > to } else { key < to };
@@ -101,32 +101,32 @@ impl Cursor {
         self.hidden_max
     }
 
-    /// Whether it has come by `key`, which was before it.
+    /// Whether it has passed `key`, which lay ahead of it.
     pub(crate) fn has_passed(&self, key: &[u8]) -> bool {
         self.is_over || matches!(&self.from, Bound::Excluded(last) if key == last || self.is_before(key, last))
     }
 
-    /// Whether it comes by `key` before it comes by `other`.
+    /// Whether it comes to `key` before `other`.
     pub(crate) fn is_before(&self, key: &[u8], other: &[u8]) -> bool {
         if self.direction == Direction::Forward { key < other } else { key > other }
     }
 
-    /// Lets it go on behind `key`.
+    /// Continues after `key`.
     pub(crate) fn advance(&mut self, key: Vec<u8>) {
         self.from = Bound::Excluded(key);
     }
 
-    /// There is no more to be shown.
+    /// Ends it.
     pub(crate) fn end(&mut self) {
         self.is_over = true;
     }
 
-    /// What is left of the range: a lower and an upper bound.
+    /// The rest of the range: a lower and an upper bound.
     pub(crate) fn rest(&self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
         self.between(self.to.clone())
     }
 
-    /// The part of the range between this and `now`, which has gone on from here.
+    /// The part of the range between this and `now`, a later position of the same cursor.
     pub(crate) fn passed(&self, now: &Self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
         match &now.from {
             Bound::Excluded(last) if !now.is_over => self.between(Bound::Included(last.clone())),

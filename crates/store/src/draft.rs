@@ -1,18 +1,18 @@
 //! Drafts: values that a transaction has set, in the pool before it commits.
 //!
-//! A value that is not small is written where it is to stay, as the record that it becomes, when the transaction is given it: so a transaction takes DRAM for
-//! keys and small values only, and a pool that is full says so at once. Nobody but the transaction reaches a draft. It has the token of no batch and no
-//! previous version, and may be durable or not. When the transaction commits (`batch.rs`), it gets both, is written back and is linked as any other record of
-//! a batch; the value is not copied again. Whatever else becomes of it, be it that another value takes its place, that the transaction goes back to a savepoint
-//! or ends, its block is given back: when the last one who may want it lets go of the [`Draft`].
+//! When a transaction is given a value that is not small, it writes it to its final place, as the record that it becomes: so a transaction takes DRAM for keys
+//! and small values only, and a full pool is reported at once. Only the transaction reaches a draft. A draft has the token of no batch and no previous version,
+//! and may or may not be durable. When the transaction commits (`batch.rs`), the draft gets both, is flushed and is linked like any other record of a batch;
+//! the value is not copied again. Otherwise (another value replaces it, the transaction rolls back to a savepoint, or ends) its block is given back when the
+//! last owner of the [`Draft`] drops it.
 //!
 //! # Invariants
 //!
 //! 1. Nothing in the pool links a draft: *after a crash it is free.*
-//! 2. The list of [`Drafts`] names every block that is one. It changes together with what it names, under a stripe: so whoever holds all stripes knows what is
-//!    reachable by nothing, and yet in use.
-//! 3. From the moment when its batch may be linked, a draft is a record of the batch, and is no more on the list; it is a draft again if that is undone. Both
-//!    under the stripe of its key.
+//! 2. The list in [`Drafts`] names every block that is a draft. List and blocks change together, under a stripe: so a thread that holds all stripes knows which
+//!    blocks are in use though nothing reaches them.
+//! 3. From the moment when its batch may be linked, a draft is a record of the batch, and is no longer in the list; if the batch is undone, it is a draft
+//!    again. Both changes are made under the stripe of its key.
 
 use crate::Error;
 use crate::namespace::{Entry, Namespace, copy_value};
@@ -26,12 +26,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Length in bytes of values from which on they are drafts. A transaction takes some 150 bytes of DRAM for each key that it writes, so a value that is shorter
-/// does not multiply that by much; and a single one that is longer has so many lines that the fences of a batch, instead of those of a put, do not matter.
-/// Less, where all of it is to be checked.
+/// Smallest length in bytes of values that become drafts. A transaction takes some 150 bytes of DRAM for each key that it writes, so a shorter value does not
+/// multiply that by much; and a single longer one has so many lines that it does not matter that a batch has more fences than a put. Smaller where all of this
+/// is to be checked.
 pub(crate) const SIZE_MIN: usize = if schedule::IS_BUILT_IN { 64 } else { 512 };
 
-/// What the transactions of a store have written to the pool: links, and sizes in bytes.
+/// What the transactions of a store have written to the pool: links, with sizes in bytes.
 #[derive(Default)]
 pub(crate) struct Drafts(Mutex<BTreeMap<u64, usize>>);
 
@@ -40,12 +40,12 @@ impl Drafts {
         self.0.lock().is_empty()
     }
 
-    /// Number of bytes of all of them.
+    /// Total size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.0.lock().values().map(|size| *size as u64).sum()
     }
 
-    /// The links of all of them. The caller holds all stripes.
+    /// The links of all drafts. The caller holds all stripes.
     pub(crate) fn links(&self) -> Vec<u64> {
         self.0.lock().keys().copied().collect()
     }
@@ -80,12 +80,12 @@ impl<M: Listed> Draft<M> {
         self.off
     }
 
-    /// As what it is written.
+    /// The record as which it is written.
     pub(crate) fn record(&self) -> Result<Record<'_>, Error> {
         Ok(Record::read(&self.shared.pool, self.off.link())?)
     }
 
-    /// What it holds.
+    /// Its content.
     pub(crate) fn entry(&self) -> Result<Entry, Error> {
         let (record, mut key, mut value) = (self.record()?, Vec::new(), Vec::new());
         record.copy_key(&mut key);
@@ -93,15 +93,15 @@ impl<M: Listed> Draft<M> {
         Ok(Entry { value, expiry_ms: record.expiry_ms() })
     }
 
-    /// It may be linked from here on, and is not given back. The caller holds the stripe of the key.
+    /// From here on it may be linked, and dropping it does not give it back. The caller holds the stripe of the key.
     pub(crate) fn hand_over(&self) {
-        // A checker takes it for unreachable until it hears of this.
+        // A checker takes the block for unreachable until this call.
         self.shared.pool.medium().released(self.off.bytes() as usize, self.size);
         self.shared.drafts.0.lock().remove(&self.off.link());
         self.is_record.store(true, Ordering::Relaxed);
     }
 
-    /// It is durably not linked any more. The caller holds the stripe of the key.
+    /// It is durably unlinked. The caller holds the stripe of the key.
     pub(crate) fn take_back(&self) {
         self.shared.drafts.0.lock().insert(self.off.link(), self.size);
         self.is_record.store(false, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What can go wrong in a store.
+//! The errors of a store.
 
 use everleaf_index::record::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
 
@@ -51,8 +51,8 @@ pub enum Error {
         /// The format that this version reads and writes.
         known: u64,
     },
-    /// A batch whose [`Batch::expect`](crate::Batch::expect)ations do not hold, or a transaction with a key that another writer has changed meanwhile. Nothing
-    /// was changed.
+    /// A [`Batch::expect`](crate::Batch::expect)ation that does not hold; or a transaction with a key that another writer has changed meanwhile, or that has
+    /// expired since it was read. Nothing was changed.
     #[error("key \"{}\" of namespace {namespace:?} has changed since it was read, or is not what was expected; read it again and retry", key.escape_ascii())]
     Conflict {
         /// Where.
@@ -127,7 +127,7 @@ pub enum ErrorKind {
     Torn,
     /// The pool is full: see [`Error::is_no_space`].
     NoSpace,
-    /// Another writer has changed something that the write relies on: read it again and retry.
+    /// Another writer, or expiry, has changed something that the write relies on: read it again and retry.
     Conflict,
     /// The store was closed, or refuses further writes: open it again.
     Closed,

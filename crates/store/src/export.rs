@@ -1,9 +1,9 @@
-//! Export: a snapshot, written as a stream (`stream.rs`). A backup is one in a file.
+//! Export: a snapshot, written as a stream (`stream.rs`). A backup is an export to a file.
 //!
-//! Writers go on meanwhile; what they replace is held back until the export is over. It takes memory for one block of the stream, or for the largest value.
-//! Epochs are pinned while a block is gathered and not while it is written, however slow that is.
+//! Writers continue meanwhile; what they replace is held back until the export is over. An export takes memory for one block of the stream, or for the largest
+//! value. Epochs are pinned while a block is gathered, but not while it is written, however slow that is.
 //!
-//! A backup gets its name when all of it is in the file, and the device has it: a file of that name is whole, or it was there before.
+//! A backup gets its name when all of it is in the file and on the device: a file with that name is complete, or was there before.
 
 use crate::snapshot::Snapshot;
 use crate::stream::{Origin, Passed, StreamError, Writer};
@@ -22,9 +22,9 @@ use std::path::Path;
 pub struct Export<W, M: Listed = Hardware> {
     snapshot: Snapshot<M>,
     writer: Writer<W>,
-    /// What is still to be written.
+    /// The namespaces still to be written.
     namespaces: std::vec::IntoIter<Namespace<M>>,
-    /// What is being written, and how far it is.
+    /// The namespace being written, and the progress in it.
     current: Option<(Namespace<M>, Cursor)>,
     entries_expected: u64,
 }
@@ -87,7 +87,7 @@ impl<M: Listed> Snapshot<M> {
     }
 }
 
-/// Refuses to take the name of a pool, or of its journal: whoever serves it, in whichever process, would go on to acknowledge what goes with him.
+/// Refuses to take the name of a pool, or of its journal: a process that serves the pool would go on to acknowledge writes that are lost with it.
 fn refuse_pool(path: &Path) -> io::Result<()> {
     match files::is_pool(path) {
         false => Ok(()),
@@ -98,7 +98,7 @@ fn refuse_pool(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A backup that is being written, a block at a time, and exists when it is [finished](Backup::finish). Dropped before, it leaves nothing, and a file at its
+/// A backup that is being written, a block at a time. It exists when it is [finished](Backup::finish). Dropped before, it leaves nothing, and a file at its
 /// path stays.
 #[must_use = "there is no backup before `finish`"]
 pub struct Backup<M: Listed = Hardware> {

@@ -1,4 +1,4 @@
-//! What a key takes, and whether keys expire: for those who watch over a store.
+//! The space that a key takes, and the number of keys that expire: for monitoring.
 
 use crate::{Entry, Error, Namespace};
 use everleaf_index::Listed;
@@ -10,14 +10,14 @@ use std::sync::atomic::Ordering;
 const ENTRY_SIZE: usize = 2 * WORD;
 
 impl Entry {
-    /// Bytes that it takes in the pool, or will take, as what `key` holds: see [`Namespace::footprint`].
+    /// Bytes that it takes, or would take, in the pool as the content of `key`: see [`Namespace::footprint`].
     pub fn footprint(&self, key: &[u8]) -> usize {
         Record::size_of(key.len(), self.value.len(), self.expiry_ms.is_some()) + ENTRY_SIZE
     }
 }
 
 impl<M: Listed> Namespace<M> {
-    /// Bytes that `key` takes in the pool, if it is present: its record, and its entry in the index. Not what blocks and leaves leave free, nor older versions.
+    /// Bytes that `key` takes in the pool, if present: its record and its entry in the index, but no older versions and no unused parts of blocks and leaves.
     ///
     /// # Errors
     /// See [`Namespace::get`].
@@ -28,8 +28,8 @@ impl<M: Listed> Namespace<M> {
         })
     }
 
-    /// About how many keys expire: those that the last sweep has come by, and one for each write of a key that expires since, be it the same key. After a start
-    /// 1 until the first sweep is through, as nobody knows. 0 is exact.
+    /// About how many keys expire: those that the last sweep has met, plus one for each later write of a key that expires, even of the same key. After a start
+    /// it is 1 until the first sweep is through, since the number is unknown. 0 is exact.
     pub fn count_expiring(&self) -> u64 {
         let (expiring, uncounted) = (self.space.expiring.load(Ordering::Relaxed), self.space.uncounted.load(Ordering::Relaxed));
         match expiring {

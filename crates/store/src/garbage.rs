@@ -1,33 +1,32 @@
-//! What snapshots hold back, and how it is given back.
+//! Garbage that snapshots hold back, and its collection.
 //!
-//! A write that keeps versions leaves behind, besides what it wrote: the version that it replaced; after a delete, a tombstone in the index, which hides the
-//! versions behind it; after a clear, the index that was unlinked. Each is *held* with the timestamp at which it was replaced (the tombstone: at which it was
-//! written), in the order in which that happened, and given back when every snapshot is above that timestamp. Versions that nobody can want are given back at
-//! once: what was replaced before the oldest snapshot began, and what was written after the newest one had, which is cut out of the versions of its key
-//! (`version.rs`). That is asked again when a snapshot ends, of the versions that were replaced since it began, in steps: the newest ones first, so that few
-//! are left in front of one that is looked for. So beside snapshots that stay there are no more versions of a key than these see, but for those that have still
-//! to be looked at. The other things that are held wait for their turn: a tombstone, and a cleared index, until the oldest snapshot has ended that was there.
+//! A write that keeps versions leaves garbage behind: the version that it replaced; after a delete, a tombstone in the index, which hides the older versions of
+//! its key; after a clear, the unlinked index. Each piece of garbage is *held* in a list, ordered by the timestamp of its replacement (a tombstone: of its own
+//! write), and is given back when every snapshot is above that timestamp. Versions that no snapshot can want are given back at once: those replaced before the
+//! oldest snapshot began, and those written after the newest one began, which are cut out of the versions of their key (`version.rs`). When a snapshot ends,
+//! the versions that were replaced since it began are examined again, in steps, the newest first, so that few versions remain in front of the one that a step
+//! looks for. So while snapshots stay open, a key has no more versions than they see, apart from those still to be examined. Tombstones and cleared indexes are
+//! not examined again: they wait until the oldest snapshot that existed then has ended.
 //!
 //! # Invariants
 //!
-//! 1. Whoever replaces a version asks for the oldest bound ([`Snapshots::want`]) *after* the replacement has its timestamp. A snapshot that might want the old
-//!    version has drawn a timestamp that is not above that one, so before it, and has registered its bound before that.
-//! 2. The list is in DRAM alone. After a crash none of it is reachable, hence free, but the tombstones: recovery removes those.
-//! 3. A tombstone is given back by whoever takes it out of the index: by [`Shared::bury`], or, when it was replaced by something else, as a version that was
-//!    replaced, which comes later in the list, unless it is cut out at once. So [`Shared::bury`] may read a block that was reused, as after a clear, too. It
-//!    believes the index, under the stripe of whatever key it has read: there it finds nothing of the kind, or another tombstone, which it takes away only if
-//!    nobody wants it.
-//! 4. Whoever cuts a version out later than its replacement holds the stripe of its key, and keeps others from collecting; and there is a snapshot that had its
-//!    timestamp when the version was replaced ([`Snapshots::have_before`]). So whoever has replaced a newer one since has found that snapshot: the version is
-//!    held, or cut out, and all links from the newest one to the one that is looked for lead to what is in place.
+//! 1. A writer that replaces a version asks for the oldest bound ([`Snapshots::want`]) *after* the replacement has its timestamp. A snapshot that might want
+//!    the old version has drawn a timestamp that is not above the replacement's, so it drew before, and registered its bound before that.
+//! 2. The list is in DRAM only. After a crash none of its contents is reachable, hence all is free, except tombstones: recovery removes those.
+//! 3. The thread that takes a tombstone out of the index gives it back: either [`Shared::bury`], or a writer that replaces it. A replaced tombstone is held as
+//!    a replaced version, later in the list, unless it is cut out at once. So [`Shared::bury`] may read a block that was reused (after a clear, too). It trusts
+//!    the index only, under the stripe of whatever key it has read: there it finds no tombstone, or another one, which it removes only if no snapshot wants it.
+//! 4. A thread that cuts a version out later than at its replacement holds the stripe of its key and keeps others from collecting; and there is a snapshot that
+//!    already had its timestamp when the version was replaced ([`Snapshots::have_before`]). Every writer that has replaced a newer version since has found that
+//!    snapshot, so that version is held or cut out, and all links from the newest version to the one looked for lead to blocks in place.
 //!
-//! Garbage is collected in steps, a few after each write as long as there is any, more when a snapshot ends or a namespace is cleared, never while a stripe is
-//! held, by one thread at a time; and by whoever calls [`Store::keep_house`], as the server does and a thread of the store's may
+//! Garbage is collected in steps, by one thread at a time, never while it holds a stripe: a few steps after each write as long as there is garbage, more when a
+//! snapshot ends or a namespace is cleared, and in [`Store::keep_house`], which the server calls, and on request a thread of the store
 //! ([`Options::keeps_house`](crate::Options::keeps_house)).
 //!
-//! A step is one version, some newer ones that are passed on the way to it, one tombstone, or of an index that nobody sees any more a look at the records of
-//! one leaf, or some of its records and blocks. Nothing of it is given back before all of its records are listed, which takes eight bytes of DRAM for each:
-//! whoever goes on to the next leaf, by the key with which it begins, may read any record on the way there.
+//! A step handles one version, or some newer ones passed on the way to it, or one tombstone. For an index that no reader can see any more, a step lists the
+//! records of one leaf, or gives back some records and blocks. Nothing of such an index is given back before all of its records are listed, which takes eight
+//! bytes of DRAM each: going on to the next leaf, by the key with which it begins, may read any record on the way.
 
 use crate::clock::Clock;
 use crate::snapshot::Snapshots;
@@ -45,32 +44,32 @@ use std::ops::{Bound, ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Steps for each write: more than it leaves behind.
+/// Steps for each write: more than the garbage that it leaves.
 pub(crate) const STEPS_PER_WRITE: usize = 4;
-/// Steps when a namespace is cleared: a few thousand keys. Less, where what is left is to be met.
+/// Steps when a namespace is cleared: a few thousand keys. Fewer where tests are to meet what is left.
 pub(crate) const STEPS_PER_CLEAR: usize = if schedule::IS_BUILT_IN { 2 } else { 64 };
 /// Steps, at first, when a pool is full.
 const STEPS_FOR_ROOM: usize = if schedule::IS_BUILT_IN { 2 } else { 1024 };
-/// Sweeps for a write that a full pool refuses: one that would need more room than they make is refused, and the next one goes on behind them.
+/// Sweeps for a write that a full pool refuses. A write that needs more room than they make is refused, and the next one continues after them.
 const SWEEPS_FOR_ROOM: usize = 16;
-/// Records or blocks of an index that are given back in a step.
+/// Records or blocks of an index that a step gives back.
 const BLOCKS_PER_STEP: usize = 64;
 /// Keys that are looked at, and steps, in a turn of [`Store::keep_house`].
 const STEPS_PER_TURN: usize = 1000;
-/// Newer versions of its key that are passed on the way to one that is looked at again, for a step more.
+/// Newer versions passed on the way to one that is looked at again which count as one step more.
 const PASSED_PER_STEP: usize = 64;
-/// Removals that find no room, one after the other: then the next will not, either, before something else has been given back. Each counts as a step, so that
-/// no write of a full pool tries all that there are.
+/// Removals in a row that find no room: then the next will not find any either, before something else is given back. Each counts as a step, so no write to a
+/// full pool tries all of them.
 const REFUSALS_MAX: usize = 16;
 
-/// What a turn of giving back has come to.
+/// The result of one turn of collection.
 pub(crate) struct Turn {
     steps: usize,
-    /// Steps that have given something back, or have come nearer to it.
+    /// Steps that gave something back, or came nearer to it.
     collected: usize,
-    /// Those that have only come nearer, by what they have listed.
+    /// Those that only came nearer, by listing.
     listed: usize,
-    /// The first damage, which leaks.
+    /// The first damage met. What is damaged leaks.
     outcome: Result<(), Error>,
 }
 
@@ -81,7 +80,7 @@ impl Turn {
     }
 }
 
-/// What is held back.
+/// A piece of garbage.
 struct Held {
     /// Every snapshot must be above this.
     until: u64,
@@ -89,37 +88,37 @@ struct Held {
     remains: Remains,
 }
 
-/// How much is held back.
+/// Size of a piece of garbage.
 #[derive(Clone, Copy, Default)]
 struct Size {
-    /// Of records, and of the leaves of indexes.
+    /// Of records and of the leaves of indexes.
     bytes: u64,
-    /// Of indexes, whose records nobody has measured.
+    /// Of indexes whose records were not measured.
     keys: u64,
 }
 
 enum Remains {
-    /// A version that was replaced: the namespace of its key, and its link.
+    /// A replaced version: the namespace of its key, and its link.
     Version(Arc<Space>, u64),
     /// A version that was cut out since.
     Nothing,
     /// A tombstone in the index of a namespace.
     Tombstone(Arc<Space>, u64),
-    /// An index that was unlinked.
+    /// An unlinked index.
     Index(Arc<Space>, Arc<Former>),
-    /// An index that nobody sees any more, which is whole: the links of its records before this key, at which a leaf begins.
+    /// A whole index that no reader can see any more; the links of its records below this key, at which a leaf begins.
     Records(Arc<Index>, Vec<u64>, Vec<u8>),
-    /// What is left of such an index: links of records; and its own blocks, places and sizes in bytes.
+    /// The rest of such an index: links of records; and its own blocks, as offsets and sizes in bytes.
     Blocks(Vec<u64>, Vec<(u64, usize)>),
 }
 
-/// What is held back.
+/// All garbage of a store.
 pub(crate) struct Garbage {
     held: Mutex<List>,
     count: AtomicU64,
     bytes: AtomicU64,
     keys: AtomicU64,
-    /// Versions that were replaced at this timestamp or later are to be looked at again; [`NONE_DUE`]: none.
+    /// Versions replaced at this timestamp or later are to be looked at again; [`NONE_DUE`]: none.
     due_from: AtomicU64,
     collecting: Mutex<()>,
 }
@@ -127,15 +126,15 @@ pub(crate) struct Garbage {
 /// In [`Garbage::due_from`].
 const NONE_DUE: u64 = u64::MAX;
 
-/// What is held back, in the order in which it was replaced.
+/// All garbage, in the order of replacement.
 #[derive(Default)]
 struct List {
     all: VecDeque<Held>,
-    /// The number of the first of them; each of the others has the next one.
+    /// The number of the first piece; each further piece has the next number.
     first: u64,
     /// How many of them are [`Remains::Nothing`].
     gone: usize,
-    /// Numbers of those that are still to be looked at again, from the end on.
+    /// Numbers of the pieces still to be looked at again, taken from the end.
     due: Range<u64>,
 }
 
@@ -147,7 +146,6 @@ struct Due {
     link: u64,
 }
 
-/// What is to be done next.
 enum Next {
     GiveBack(Held),
     LookAt(Due),
@@ -155,10 +153,10 @@ enum Next {
 
 impl List {
     fn push(&mut self, held: Held) {
-        // Whoever has drawn a timestamp before somebody else may come after him.
+        // A thread may arrive here after one that has drawn a later timestamp.
         let at = self.all.iter().rposition(|other| other.until <= held.until).map_or(0, |before| before + 1);
         self.all.insert(at, held);
-        // What comes among those that are due is one of them.
+        // A piece inserted among those that are due is due, too.
         let number = self.first + at as u64;
         self.due.start += u64::from(number < self.due.start);
         self.due.end += u64::from(number < self.due.end);
@@ -175,7 +173,7 @@ impl List {
         Some(held)
     }
 
-    /// The first of those that are not gone.
+    /// The first piece that is not gone.
     fn front(&mut self) -> Option<&Held> {
         while self.all.front()?.is_gone() {
             self.pop_front();
@@ -201,7 +199,7 @@ impl List {
         None
     }
 
-    /// All that was replaced at `from` or later is to be looked at again. The others are over.
+    /// Makes all that was replaced at `from` or later due for another look. What was due before is done.
     fn set_due(&mut self, from: u64) {
         if self.gone > self.all.len() / 2 {
             self.all.retain(|held| !held.is_gone());
@@ -211,7 +209,7 @@ impl List {
         self.due = self.first + begin as u64..self.first + self.all.len() as u64;
     }
 
-    /// A version that was looked at is gone; its size. Others may have come before it meanwhile.
+    /// Drops a version that was looked at and cut out; returns its size. Other pieces may have come before it meanwhile.
     fn remove(&mut self, Due { number, link, .. }: &Due) -> Size {
         let mut from = self.all.range_mut((number - self.first) as usize..);
         let held = from.find(|held| matches!(held.remains, Remains::Version(_, other) if other == *link)).expect("whoever collects takes versions out");
@@ -233,7 +231,7 @@ impl Held {
     }
 }
 
-/// What snapshots hold back. See [`Store::held_back`].
+/// Space that snapshots hold back. See [`Store::held_back`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeldBack {
     /// Number of snapshots and transactions that are open.
@@ -242,11 +240,11 @@ pub struct HeldBack {
     pub age: u64,
     /// Number of versions, tombstones and cleared namespaces that wait to be given back.
     pub count: u64,
-    /// Their size in bytes; of cleared namespaces, that of the leaves of their indexes.
+    /// Their size in bytes; for cleared namespaces, the size of the leaves of their indexes.
     pub bytes: u64,
     /// Number of keys of cleared namespaces, whose records wait to be given back.
     pub cleared_keys: u64,
-    /// Size in bytes of what transactions that are under way have written to the pool.
+    /// Size in bytes of what transactions in progress have written to the pool.
     pub draft_bytes: u64,
 }
 
@@ -275,21 +273,21 @@ impl Garbage {
         self.keys.fetch_add(size.keys, Ordering::Relaxed);
     }
 
-    /// Something was given back.
+    /// Subtracts what was given back.
     fn forget(&self, size: Size) {
         self.bytes.fetch_sub(size.bytes, Ordering::Relaxed);
         self.keys.fetch_sub(size.keys, Ordering::Relaxed);
     }
 
-    /// Versions that were replaced at this timestamp or later may be wanted no more: a snapshot that had this bound has ended.
+    /// Versions replaced at this timestamp or later may be wanted no more: a snapshot with this bound has ended.
     pub(crate) fn look_again_from(&self, bound: u64) {
         self.due_from.fetch_min(bound, Ordering::AcqRel);
     }
 
-    /// The next that no snapshot wants, or that is to be looked at again.
+    /// The next piece that no snapshot wants, or that is to be looked at again.
     fn next(&self, snapshots: &Snapshots, clock: &Clock) -> Option<Next> {
         let until = self.held.lock().front()?.until;
-        // Only the one who collects pops.
+        // Only the collecting thread pops.
         let is_wanted = snapshots.want(clock, 0, until);
         let mut held = self.held.lock();
         if is_wanted {
@@ -309,7 +307,7 @@ impl Garbage {
         held.next_due()
     }
 
-    /// A version that was looked at was cut out.
+    /// Drops a version that was looked at and cut out.
     fn remove(&self, due: &Due) {
         let size = {
             let mut held = self.held.lock();
@@ -320,27 +318,27 @@ impl Garbage {
         self.forget(size);
     }
 
-    /// Whether all that is held stands in an index: it may stay there when the pool is closed.
+    /// Whether all garbage is linked in an index: such garbage may stay there when the pool is closed.
     pub(crate) fn is_linked(&self) -> bool {
         self.held.lock().all.iter().all(|held| matches!(held.remains, Remains::Tombstone(..) | Remains::Nothing))
     }
 
-    /// Takes back what was popped, and could not be given back now.
+    /// Takes back a piece that was popped but could not be given back now.
     fn unpop(&self, held: Held) {
         let mut all = self.held.lock();
         all.push_front(held);
         self.count.store(all.len(), Ordering::Relaxed);
     }
 
-    /// Keeps others from collecting. Before any stripe.
+    /// Keeps other threads from collecting. To be called before taking any stripe.
     pub(crate) fn pause(&self) -> Locked<MutexGuard<'_, ()>> {
         schedule::lock(&self.collecting)
     }
 }
 
 impl<M: Listed> Shared<M> {
-    /// Gives back the version of a key of `space` that `link` refers to, which was replaced at this timestamp, durably, or holds it back. `newer` is what has
-    /// replaced it, if that is in the index; the caller holds the stripe.
+    /// Gives back, or holds back, the version of a key of `space` that `link` refers to, which was durably replaced at this timestamp. `newer` is the version
+    /// that replaced it, if that is in the index. The caller holds the stripe.
     pub(crate) fn replaced(&self, space: &Arc<Space>, link: u64, newer: Option<NonZeroU64>, at: u64, guard: &Guard) -> Result<(), Error> {
         let record = Record::read(&self.pool, link)?;
         self.sweeper.note_replaced(record.expiry_ms(), &self.wall);
@@ -349,14 +347,14 @@ impl<M: Listed> Shared<M> {
             return self.retire(link, guard);
         }
         self.garbage.push(at, Size { bytes: record.size() as u64, keys: 0 }, Remains::Version(space.clone(), link));
-        // A snapshot that has ended meanwhile has not found it there.
+        // A snapshot that has ended meanwhile did not find this version in the list.
         if matches!(self.age(&record)?, Age::At(created) if !self.snapshots.want_exactly(&self.clock, created, at)) {
             self.garbage.look_again_from(at);
         }
         Ok(())
     }
 
-    /// Cuts a version out that was replaced, if no snapshot wants it; whether it has. See `version.rs`.
+    /// Cuts out a replaced version if no snapshot wants it; returns whether it did. See `version.rs`.
     fn cut_out(&self, link: u64, record: &Record<'_>, newer: Option<NonZeroU64>, at: u64) -> Result<bool, Error> {
         let Some(newer) = newer.map(|newer| Record::read(&self.pool, newer.get())).transpose()? else { return Ok(false) };
         match self.age(record)? {
@@ -364,12 +362,12 @@ impl<M: Listed> Shared<M> {
             _ => return Ok(false),
         }
         let behind = record.previous().load(Ordering::Acquire) | CUT_OUT;
-        // persist-equivalent(store early): after a crash nobody follows it.
+        // persist-equivalent(store early): after a crash no reader follows this link.
         Ok(self.pool.compare_exchange(newer.previous(), link, behind).is_ok())
     }
 
-    /// Gives a version that is held back if it can be cut out by now; how many newer ones were passed on the way to it. The caller has kept others from
-    /// collecting, and holds no stripe.
+    /// Gives back a held version if it can be cut out by now; returns how many newer ones were passed on the way to it. The caller has kept others from
+    /// collecting and holds no stripe.
     fn look_again(&self, due: &Due) -> Result<usize, Error> {
         let record = Record::read(&self.pool, due.link)?;
         let Age::At(created) = self.age(&record)? else { return Ok(0) };
@@ -389,14 +387,14 @@ impl<M: Listed> Shared<M> {
         Ok(passed)
     }
 
-    /// [`Shared::cut_out`] for a version that was replaced before, and that no snapshot wants: from behind whichever is newer now, invariant 4; and how many of
-    /// those there are.
+    /// [`Shared::cut_out`] for a version that was replaced earlier and that no snapshot wants: cuts it out behind the version that is its successor now
+    /// (invariant 4). Also returns how many newer versions were passed.
     fn cut_out_late(&self, key: &[u8], record: &Record<'_>, created: u64, due: &Due) -> Result<(bool, usize), Error> {
         let Some(index) = due.space.index.load_full().filter(|_| self.snapshots.have_before(due.until)) else { return Ok((false, 0)) };
         let (mut next, mut last, mut passed) = (index.tree.get(key)?.map_or(0, NonZeroU64::get), u64::MAX, 0);
         while next != 0 {
             let newer = Record::read(&self.pool, next)?;
-            // It may be one of an index that was cleared since; or, in a damaged pool, one that leads round in a circle.
+            // It may belong to an index that was cleared since; or, in a damaged pool, to a chain that runs in a circle.
             last = match self.age(&newer)? {
                 Age::At(at) if at > created && at < last => at,
                 _ => break,
@@ -406,7 +404,7 @@ impl<M: Listed> Shared<M> {
             next = word & !CUT_OUT;
             if next == due.link {
                 let behind = record.previous().load(Ordering::Acquire) | CUT_OUT;
-                // persist-equivalent(store early): after a crash nobody follows it.
+                // persist-equivalent(store early): after a crash no reader follows this link.
                 return Ok((self.pool.compare_exchange(newer.previous(), word, behind).is_ok(), passed));
             }
         }
@@ -419,7 +417,7 @@ impl<M: Listed> Shared<M> {
         self.garbage.push(at, Size { bytes: size, keys: 0 }, Remains::Tombstone(space.clone(), link));
     }
 
-    /// Notes that an index of so many keys was unlinked.
+    /// Notes that an index with this many keys was unlinked.
     pub(crate) fn left_index(&self, space: &Arc<Space>, former: Arc<Former>, keys: u64, at: u64) {
         let bytes = former.index.tree.stats().leaf_bytes;
         self.garbage.push(at, Size { bytes, keys }, Remains::Index(space.clone(), former));
@@ -427,17 +425,17 @@ impl<M: Listed> Shared<M> {
 
     /// After a write, a clear or the end of a snapshot: collects some garbage. The caller holds no stripe and is not pinned.
     pub(crate) fn tidy(&self, steps_max: usize) {
-        // What was asked for is done, and stays done; so what fails here is not its failure, nor that of any write to come. What is damaged leaks, and whoever
-        // verifies the store is told.
+        // The caller's operation is done and stays done, so an error here is not its failure, nor that of any later write. What is damaged leaks, and
+        // verification reports it.
         let _ = self.collect(steps_max);
         if self.garbage.is_empty() {
             self.snapshots.relax(&self.clock);
         }
     }
 
-    /// Tries again what a full pool has refused: garbage makes room, whoever gives it back, and a delete that kept versions may need keep them no longer. Some
-    /// of it, for what is small is not to pay for all of it; each time twice as much as before, until there is no more; and then keys that have expired, until
-    /// none of those that are swept has, or [`SWEEPS_FOR_ROOM`] have found some. The caller holds no stripe and is not pinned.
+    /// Retries an operation that a full pool refuses. Garbage makes room, whichever thread gives it back, and a delete that kept versions may no longer need
+    /// to. Each attempt collects twice as much as the one before, starting small so that a small write does not pay for all garbage. When no garbage is left,
+    /// expired keys are swept until a sweep finds none, or [`SWEEPS_FOR_ROOM`] sweeps have found some. The caller holds no stripe and is not pinned.
     pub(crate) fn with_room<T>(self: &Arc<Self>, mut act: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
         let (mut steps, mut sweeps, mut is_more) = (STEPS_FOR_ROOM, 0, true);
         loop {
@@ -445,7 +443,7 @@ impl<M: Listed> Shared<M> {
                 Err(error) if is_more && error.is_no_space() => {
                     let turn = self.make_room(steps);
                     if turn.steps >= steps {
-                        // What has only been listed has made none.
+                        // Listing makes no room.
                         steps = if turn.listed < steps { steps.saturating_mul(2) } else { steps };
                     } else {
                         is_more = sweeps < SWEEPS_FOR_ROOM && self.sweep_for_room(STEPS_PER_TURN);
@@ -457,8 +455,8 @@ impl<M: Listed> Shared<M> {
         }
     }
 
-    /// Gives back at most so much of what no snapshot wants any more, and waits for another thread that does; there may be more if it was that much. The caller
-    /// holds no stripe and is not pinned. What is damaged leaks, and whoever verifies the store is told: it is no reason to refuse somebody else's write.
+    /// Gives back garbage in at most this many steps, after waiting for another thread that collects; if it took them all, there may be more. The caller holds
+    /// no stripe and is not pinned. What is damaged leaks, and verification reports it: it is no reason to refuse another thread's write.
     pub(crate) fn make_room(&self, steps_max: usize) -> Turn {
         let turn = {
             let _collecting = self.garbage.pause();
@@ -471,7 +469,7 @@ impl<M: Listed> Shared<M> {
         turn
     }
 
-    /// Gives back at most so much of what no snapshot wants any more; how much it was. Nothing while another thread does.
+    /// Gives back garbage in at most this many steps; returns how many it took. Does nothing while another thread collects.
     pub(crate) fn collect(&self, steps_max: usize) -> Result<usize, Error> {
         if self.garbage.is_empty() {
             return Ok(0);
@@ -481,21 +479,21 @@ impl<M: Listed> Shared<M> {
         outcome.map(|()| collected.min(steps_max))
     }
 
-    /// [`Shared::collect`] for the one who keeps others from it.
+    /// [`Shared::collect`] for a thread that keeps others from collecting.
     fn collect_alone(&self, steps_max: usize) -> Turn {
         let mut turn = Turn { steps: 0, collected: 0, listed: 0, outcome: Ok(()) };
         if self.writable().is_err() {
             return turn;
         }
         let (mut rest, mut waiting) = (None, Vec::new());
-        // How many removals in a row have found no room.
+        // Removals in a row that found no room.
         let mut refused = 0;
         loop {
             let next = || rest.take().map(Next::GiveBack).or_else(|| self.garbage.next(&self.snapshots, &self.clock));
             let mut held = match (turn.steps < steps_max).then(next).flatten() {
                 None => break,
                 Some(Next::LookAt(due)) => {
-                    // Damage hinders nobody here: the version waits for its turn, and whoever verifies the store is told.
+                    // Damage is no obstacle here: the version waits for its turn, and verification reports it.
                     turn.count(1 + self.look_again(&due).unwrap_or(0) / PASSED_PER_STEP);
                     continue;
                 }
@@ -517,7 +515,7 @@ impl<M: Listed> Shared<M> {
                         rest = Some(held);
                     }
                 }
-                // An index may need room for a removal. What comes next may make some.
+                // An index may need room for a removal. The next piece may make some.
                 Err(error) if error.is_no_space() => {
                     turn.steps += 1;
                     refused += 1;
@@ -535,7 +533,7 @@ impl<M: Listed> Shared<M> {
         turn
     }
 
-    /// Does a step; whether nothing is left.
+    /// Does a step; returns whether nothing is left.
     fn give_back(&self, Held { until, size, remains }: &mut Held) -> Result<bool, Error> {
         match remains {
             Remains::Version(_, link) => self.retire(*link, &self.pool.pin()).map(|()| true),
@@ -570,14 +568,14 @@ impl<M: Listed> Shared<M> {
         }
     }
 
-    /// Takes a tombstone out of its index, if it is still there. All snapshots that are to come are above `until`, as those are that were there.
+    /// Takes a tombstone out of its index if it is still there. All snapshots, present and future, are above `until`.
     fn bury(&self, space: &Space, link: u64, until: u64) -> Result<(), Error> {
         let mut key = Vec::new();
         {
             let _pinned = self.pool.pin();
             match Record::read(&self.pool, link) {
                 Ok(record) => record.copy_key(&mut key),
-                // Reused, for something that is no record: invariant 3.
+                // The block was reused for something that is no record: invariant 3.
                 Err(_) => return Ok(()),
             }
         }
@@ -594,8 +592,8 @@ impl<M: Listed> Shared<M> {
         Ok(())
     }
 
-    /// Visits what is held back and reachable by nothing else: links of records; indexes that are whole; and blocks, with their sizes. The caller has paused
-    /// the collection and holds all stripes.
+    /// Visits the garbage that nothing else reaches: links of records; whole indexes; and blocks, with their sizes. The caller has paused collection and holds
+    /// all stripes.
     pub(crate) fn visit_held(&self, mut record: impl FnMut(u64), mut whole: impl FnMut(&Arc<Index>), mut block: impl FnMut(u64, usize)) {
         for Held { remains, .. } in &self.garbage.held.lock().all {
             match remains {
@@ -612,10 +610,10 @@ impl<M: Listed> Shared<M> {
     }
 }
 
-/// Appends the links of the records of the leaf that begins with `from`, of an index that nobody sees any more; with what the next leaf begins. What is damaged
-/// there leaks, and whoever verifies the store is told: nobody misses it, and nobody else is to be refused anything for it.
+/// Appends the links of the records in the leaf that begins with `from`, of an index that no reader can see any more; returns the key with which the next leaf
+/// begins. What is damaged there leaks, and verification reports it: no reader misses it, and it is no reason to refuse an operation.
 fn list_leaf(index: &Index, from: &[u8], links: &mut Vec<u64>) -> Option<Vec<u8>> {
-    // Nothing is to leave: it tells where the next leaf begins. If damage hides that, this step goes on through all leaves that are left.
+    // No record is to be relocated: the call only tells where the next leaf begins. If damage hides that, this step scans all remaining leaves.
     let next = index.tree.relocate(from, 1, &|_| false).map_or(None, |relocated| relocated.next);
     let _ = index.tree.scan(Bound::Included(from), Direction::Forward, &mut |key, link| {
         if next.as_deref().is_some_and(|next| key >= next) {
@@ -627,10 +625,10 @@ fn list_leaf(index: &Index, from: &[u8], links: &mut Vec<u64>) -> Option<Vec<u8>
     next
 }
 
-/// The blocks that belong to an index itself, all that are found.
+/// The blocks of the index itself, as far as they are found.
 fn blocks_of(index: &Index) -> Vec<(u64, usize)> {
     let mut blocks = Vec::new();
-    // What damage hides leaks, too.
+    // What damage hides leaks.
     let _ = index.tree.blocks(&mut |off, size| {
         blocks.push((off, size));
         Ok(())
@@ -652,9 +650,9 @@ impl<M: Listed> Store<M> {
         }
     }
 
-    /// Gives back what no snapshot wants any more, in at most `steps_max` steps, but for the end of one that looks at what is behind many versions of a key;
-    /// how many it were, those that have only looked at something included; none while another thread is at it. Writes do so, too, a little each: this is for
-    /// times without any.
+    /// Gives back what no snapshot wants any more, in at most `steps_max` steps (a last step that passes many versions of a key may count for more); returns
+    /// the number of steps, including those that only looked at something. Does nothing and returns 0 while another thread collects. Each write collects a
+    /// little, too: this is for times without writes.
     ///
     /// # Errors
     /// Damage to what is given back.
@@ -662,13 +660,13 @@ impl<M: Listed> Store<M> {
         self.shared.collect(steps_max)
     }
 
-    /// What is to be done now and then, whatever else is: looks at the next thousand keys and removes those that have expired, and gives back what no snapshot
-    /// wants any more, in a thousand steps at most. Whether there is more to do at once. What cannot be done now may be later; a damaged store says so to
-    /// whoever writes.
+    /// Housekeeping, to be called now and then: looks at the next thousand keys and removes those that have expired, and gives back what no snapshot wants any
+    /// more, in at most a thousand steps. Returns whether there is more to do at once. Errors are ignored: what failed may succeed later, and a damaged store
+    /// reports its damage to writers.
     pub fn keep_house(&self) -> bool {
         let swept = self.sweep(STEPS_PER_TURN).unwrap_or_default();
         let collected = self.collect(STEPS_PER_TURN).unwrap_or_default();
-        // Where more than a quarter of the keys have expired, more have.
+        // If more than a quarter of these keys had expired, probably more have.
         collected == STEPS_PER_TURN || swept.removed * 4 > swept.visited && !swept.is_round
     }
 }

@@ -1,21 +1,21 @@
-//! Several keys at a time, each on its own: lookups that wait for memory together, and writes that wait for a fence together.
+//! Several keys at a time, each on its own: lookups share their waits for memory, and writes share their waits for a fence.
 //!
-//! [`Namespace::act_many`] forms groups of what it is given. A group with writes is done as if one act came after the other:
+//! [`Namespace::act_many`] divides its acts into groups. A group with writes behaves as if its acts were done one after the other:
 //!
-//! 1. Take the stripes of all keys, of those that are only read, too: so nobody else writes any of them before 4. Those of what is only read are shared with
-//!    others who only read it, lest all groups that read the same key wait for the device one after the other. A group that only reads takes none, and finds
-//!    of each key what is there at some moment.
-//! 2. Read. What is found before the writes is what would be found between them, because a group ends before it would read what it has written. Where keys
-//!    expire, and one is read behind another that is removed, time stands still from here to the end of 4, and all that is found or removed is judged by it:
-//!    else a key would be removed as expired, and one that expires with it be found behind it. A group ends when it has read as much as makes others wait.
-//! 3. Write records into fresh blocks, and have one fence for all of them. *Crash: nobody reaches the blocks; recovery finds them free.*
-//! 4. Publish their links in the index, take out the entries of what is removed, and have one fence for all of that, before any reader sees it. Where a device
-//!    is waited for, it is one fence with that of 3. **The commit point**, of each write on its own. *Crash before: any of them may be there, and others not,
-//!    in whatever order they were given; none was acknowledged, and none is tied to another.*
-//! 5. Retire what was replaced. *Crash: nobody reaches it; recovery finds it free.*
+//! 1. Take the stripes of all keys, also of those that are only read, so that no other thread writes any of them before the end of 4. Groups that only read a
+//!    key share its stripe; otherwise all groups that read the same key would wait for the device one after the other. A group that only reads takes no stripe,
+//!    and finds each key as it is at some moment.
+//! 2. Read. A read here finds what it would find between the writes, because a group ends before it would read a key that it has written. Where keys expire,
+//!    and a key is read after another that is removed, time stands still from here to the end of 4, and judges all that is found or removed: otherwise one key
+//!    could be removed as expired, and one that expires with it be found after it. A group ends, too, when it has read so much that others would wait long.
+//! 3. Write records into fresh blocks, with one fence for all of them. *Crash: nothing reaches the blocks; recovery finds them free.*
+//! 4. Publish their links in the index and take out the entries of removed keys, with one fence for all of that, before any reader sees it. Where a device is
+//!    waited for, this fence is also that of 3. **The commit point**, of each write on its own. *Crash before: any of the writes may be there and others not,
+//!    regardless of their order; none was acknowledged, and none is tied to another.*
+//! 5. Retire what was replaced. *Crash: nothing reaches it; recovery finds it free.*
 //!
-//! If there are snapshots, or were lately, versions are kept as `namespace.rs` has it, and removals are tombstones. Readers, who take no stripe, may see a
-//! later write of a group while they do not see an earlier one yet.
+//! If there are snapshots, or were lately, versions are kept as `namespace.rs` describes, and removals are tombstones. Readers take no stripe: they may see a
+//! later write of a group, but not yet an earlier one.
 
 use crate::Error;
 use crate::namespace::{Content, Course, Found, GROUP_OF_DEVICE_BYTES, Namespace, Way, link_word};
@@ -45,12 +45,12 @@ pub enum Act<'v> {
 
 /// A key, and what is to be done with it.
 type Task<'a> = (&'a [u8], Act<'a>);
-/// What a key is set to; `None`: it is removed.
+/// What a key is set to; `None`: the key is removed.
 pub(crate) type Update<'a> = (&'a [u8], Option<Content<'a>>);
 
 /// Keys that are looked up, or records that are made durable with one fence: enough to share the wait, few enough to hold up few others.
 pub(crate) const GROUP: usize = 64;
-/// Records that share a fence which waits for a device, and so do their links: that takes longer than all else.
+/// Records that share a fence which waits for a device, as do their links: that wait takes longer than all else.
 const GROUP_OF_DEVICE: usize = 256;
 
 impl<'v> Act<'v> {
@@ -70,11 +70,11 @@ impl<'v> Act<'v> {
 /// Why the reads of a group ended before all keys were visited.
 enum End {
     Asked,
-    /// What was found is enough for one group.
+    /// The values found are enough for one group.
     Full,
     /// A key cannot be looked up.
     Failed(Error),
-    /// Who was shown what was found has failed.
+    /// `visit` has failed for an entry.
     Refused(Error),
 }
 
@@ -84,26 +84,26 @@ impl From<Error> for End {
     }
 }
 
-/// What has come of a group, or its beginning.
+/// The result of a group, or of its beginning.
 struct Outcome {
-    /// How it was written, if anything was, and how many writes there were.
+    /// How the writes were made, if there were any, and how many there were.
     written: Option<(Way, usize)>,
     reads: Result<(), End>,
 }
 
 impl<M: Listed> Namespace<M> {
-    /// Does `acts`, each on its own (a crash may leave any of them), sharing lookups and the cost of making writes durable. For each that is done, whether the
-    /// key was there is appended to `found`; for one that is set, `false`; and an error if it was done, but what it has replaced is damaged.
+    /// Does `acts`, each on its own (a crash may leave any of them), sharing lookups and the cost of making writes durable. Each act that is done appends to
+    /// `found`: whether its key was there; for a key that is set, `false`; an error if the act was done but what it replaced is damaged.
     ///
-    /// It is as if one was done after the other, as far as the caller can tell, except for consecutive keys that are looked up, with nothing written among
-    /// them: each of these is looked up at some moment of its own, as [`Namespace::get_many`] does.
+    /// To the caller it is as if one act was done after the other, except for consecutive lookups with no write among them: each of these finds its key as it
+    /// is at some moment of its own, as in [`Namespace::get_many`].
     ///
     /// Calls `visit` for each key that is looked up, with the number of the act and what was found. An error or a break from `visit` ends the call before this
-    /// act. It must not touch the store. It is called for an act before the acts in front of that are done: if one of these fails, it was called for nothing,
-    /// and if one has to be tried again, it is called again for those after it.
+    /// act. `visit` must not touch the store. It is called for an act before earlier acts are done: if one of these fails, the call was for nothing, and if one
+    /// is retried, `visit` is called again for the acts after it.
     ///
     /// # Errors
-    /// Why the first act that is not done is not: see [`Namespace::get`], [`Namespace::put`] and [`Namespace::delete`].
+    /// Why the first act that was not done failed: see [`Namespace::get`], [`Namespace::put`] and [`Namespace::delete`].
     pub fn act_many(
         &self,
         acts: &[(&[u8], Act<'_>)],
@@ -117,12 +117,12 @@ impl<M: Listed> Namespace<M> {
         while done < count {
             let end = done + self.group_len(&acts[done..count]).min(len_max);
             let mut attempt = || {
-                // Those that have been done before the pool was full are not done again: somebody else may have written their keys since.
+                // Acts that were done before the pool was full are not repeated: other threads may have written their keys since.
                 let at = found.len() - start;
                 self.act_group(&acts[at..end], found, &mut |number, met| visit(at + number, met))
             };
             let only_writes = acts[done..end].iter().all(|(_, act)| act.is_write());
-            // Where there is no room, what was read would be read again with each attempt to make some.
+            // With reads in the group, each attempt to make room would repeat them.
             let outcome = if only_writes || end - done == 1 { self.shared.with_room(attempt) } else { attempt() };
             done = found.len() - start;
             match outcome {
@@ -134,7 +134,8 @@ impl<M: Listed> Namespace<M> {
                         Err(End::Failed(error) | End::Refused(error)) => return Err(error),
                     }
                 }
-                // The next one alone may do, or is the one that does not. Fewer find room, perhaps, for they make it by what they replace.
+                // Try the next act alone: it may succeed, or it is the one that fails. In a full pool try fewer acts, which may find room, since they make some
+                // by what they replace.
                 Err(error) if end - done > 1 => len_max = if error.is_no_space() && only_writes { (end - done) / 2 } else { 1 },
                 Err(error) => return Err(error),
             }
@@ -150,8 +151,8 @@ impl<M: Listed> Namespace<M> {
         self.put_first(pairs).1
     }
 
-    /// [`Namespace::put_many`], up to a pair that cannot be set, if there is one: how many have been, each once, and why the next one has not. One that has
-    /// replaced something damaged counts as one that cannot, but is set, and so may be some behind it.
+    /// [`Namespace::put_many`] up to the first pair that cannot be set: returns how many were set, each once, and why the next one was not. A pair that
+    /// replaced something damaged counts as one that cannot be set, but is set, and so may be some pairs after it.
     pub fn put_first(&self, pairs: &[(&[u8], &[u8])]) -> (usize, Result<(), Error>) {
         let acts: Vec<_> = pairs.iter().map(|(key, value)| (*key, Act::Put(value))).collect();
         let mut found = Vec::with_capacity(acts.len());
@@ -160,7 +161,7 @@ impl<M: Listed> Namespace<M> {
         damaged.map_or((found.len(), outcome), |at| (at, found.swap_remove(at).map(drop)))
     }
 
-    /// Removes several keys, each on its own (a crash or an error may leave any), sharing the cost of making that durable; how many were present.
+    /// Removes several keys, each on its own (a crash or an error may leave any), sharing the cost of making that durable; returns how many were present.
     ///
     /// # Errors
     /// See [`Namespace::delete`]. Keys before the one that failed have been removed, and perhaps some behind it.
@@ -174,12 +175,12 @@ impl<M: Listed> Namespace<M> {
         found.into_iter().try_fold(0, |count, found| Ok(count + u64::from(found?)))
     }
 
-    /// Number of short writes that share a fence at most.
+    /// Largest number of short writes that share a fence.
     pub(crate) fn group_count_max(&self) -> usize {
         if self.shared.pool.medium().awaits_device() { GROUP_OF_DEVICE } else { GROUP }
     }
 
-    /// With how many of `acts` to begin.
+    /// How many of `acts` the next group takes.
     fn group_len(&self, acts: &[Task<'_>]) -> usize {
         let (few, mut size) = (acts.len().min(GROUP), 0);
         let most = self.group_count_max();
@@ -203,7 +204,7 @@ impl<M: Listed> Namespace<M> {
         len
     }
 
-    /// Does a group, or its beginning.
+    /// Does a group, or the beginning of it.
     fn act_group(
         &self,
         acts: &[Task<'_>],
@@ -215,15 +216,15 @@ impl<M: Listed> Namespace<M> {
             true => (Vec::new(), Vec::new()),
             false => self.shared.stripes.lock_group(acts.iter().map(|(key, act)| (self.space.number, *key, act.is_write()))),
         };
-        // What was removed as expired, or not, tells the time to who reads behind it.
+        // What a removal treats as expired tells the time to reads after it.
         let tells_time = acts.iter().skip_while(|(_, act)| *act != Act::Delete).any(|(_, act)| !act.is_write());
         let time = (tells_time && self.shared.may_expire.load(Ordering::Acquire)).then(|| self.shared.wall.hold_for_commit());
-        // What all judge by now: another commit, which has begun before, may hold an earlier time, and what has been found by that is not to expire yet.
+        // The time by which all acts judge: another commit, which began before, may hold an earlier one, and a key found by that must not expire yet.
         let moment = time.as_ref().map(|_| Moment::now(self.shared.wall.now_ms()));
         let (mut met, mut shown) = (Vec::with_capacity(reads.len()), Vec::new());
         let size_max = if stripes.is_empty() { usize::MAX } else { GROUP_OF_DEVICE_BYTES };
         let end = self.read_group(acts, &reads, moment, size_max, &mut met, visit);
-        // The first one that is not done, because of the reads.
+        // The first act that is not done, because of the reads.
         let until = if end.is_ok() { acts.len() } else { reads[met.len()] };
         let changes: Vec<Update<'_>> = acts[..until].iter().filter(|(_, act)| act.is_write()).map(|(key, act)| (*key, act.content())).collect();
         let way = self.write_group(&stripes, &changes, moment, &mut shown);
@@ -232,8 +233,8 @@ impl<M: Listed> Namespace<M> {
         Ok(Outcome { written: way?.map(|way| (way, changes.len())), reads: end })
     }
 
-    /// Visits the keys of those of `acts` that are `reads`, until more was found than `size_max`; of each that was visited, whether it was found is appended to
-    /// `met`.
+    /// Visits the keys of those `acts` whose numbers are in `reads`, until more than `size_max` was found; for each key visited, appends to `met` whether it
+    /// was found.
     fn read_group(
         &self,
         acts: &[Task<'_>],
@@ -262,7 +263,7 @@ impl<M: Listed> Namespace<M> {
             });
             at_once = match outcome {
                 Ok(()) => usize::MAX,
-                // One of them cannot be looked up: one at a time finds out which.
+                // A key cannot be looked up: one at a time finds out which.
                 Err(End::Failed(_)) if keys.len() > 1 => 1,
                 Err(end) => return Err(end),
             };
@@ -270,7 +271,7 @@ impl<M: Listed> Namespace<M> {
         Ok(())
     }
 
-    /// Makes the writes of a group; of each that is made, whether the key was there, if it is to be removed, is appended to `shown`, or what of it is damaged.
+    /// Makes the writes of a group; for each one made, appends to `shown` whether the key was there, if it is removed, or the damage that was met.
     pub(crate) fn write_group(
         &self,
         stripes: &[Locked<'_>],
@@ -317,7 +318,7 @@ impl<M: Listed> Namespace<M> {
                 Ok(Way::Plain)
             }
             Course::Versioned => {
-                // Versions of a key must follow each other in time, and keys one another as the caller has them: so a key that comes again begins another part.
+                // Versions of a key must follow each other in time, and keys must be written in the caller's order: so a repeated key begins another part.
                 let mut rest = changes;
                 while !rest.is_empty() {
                     let (part, after) = rest.split_at(count_distinct(rest));
@@ -330,10 +331,10 @@ impl<M: Listed> Namespace<M> {
         }
     }
 
-    /// Writes versions of keys, none of which comes twice: tombstones of those that are to be removed, if they are present.
+    /// Writes versions of distinct keys: tombstones for keys that are to be removed and are present.
     fn write_versions(&self, index: &Index, changes: &[Update<'_>], moment: Option<Moment>, shown: &mut Vec<Result<bool, Error>>) -> Result<(), Error> {
         let commit = self.shared.unstamped();
-        // Of each key, whether it is shown before it is removed; `None`: nothing is written.
+        // For each key, whether it is shown before it is removed; `None`: nothing is written.
         let (mut fates, mut versions) = (Vec::with_capacity(changes.len()), Vec::with_capacity(changes.len()));
         for ((key, content), previous) in changes.iter().zip(self.links_of(index, changes)?) {
             let previous = previous.map_or(0, NonZeroU64::get);
@@ -358,7 +359,7 @@ impl<M: Listed> Namespace<M> {
         self.tell_done(shown, fates.into_iter().map_while(done).collect(), settled)
     }
 
-    /// What an index links for the keys of `changes`, whose stripes are held.
+    /// The links in the index for the keys of `changes`, whose stripes are held.
     pub(crate) fn links_of(&self, index: &Index, changes: &[Update<'_>]) -> Result<Vec<Option<NonZeroU64>>, Error> {
         let _pinned = self.shared.pool.pin();
         let keys: Vec<_> = changes.iter().map(|(key, _)| *key).collect();
@@ -367,8 +368,8 @@ impl<M: Listed> Namespace<M> {
         Ok(links)
     }
 
-    /// Writes records back, which are to be durable together, before or when they are linked ([`Shared::apply_behind`](crate::store::Shared::apply_behind));
-    /// what makes the index link them, and of keys without a record, link nothing.
+    /// Writes and flushes records, which become durable together before or when they are linked ([`Shared::apply_behind`](crate::store::Shared::apply_behind));
+    /// returns the writes that link them in the index, or that remove the entry of a key without a record.
     fn write_records<'k, 'v>(&self, versions: impl ExactSizeIterator<Item = (&'k [u8], Option<(&'v [u8], Version)>)>) -> Result<Vec<(&'k [u8], Write)>, Error> {
         let pool = &*self.shared.pool;
         let (mut records, mut size) = (Vec::with_capacity(versions.len()), 0);
@@ -380,13 +381,13 @@ impl<M: Listed> Namespace<M> {
             records.push((key, record.transpose()?.map(|record| record.flush())));
         }
         if pool.medium().awaits_device() && size > GROUP_OF_DEVICE_BYTES {
-            // That takes a while, in which no leaf of the index is to be held.
+            // That takes a while, during which no leaf of the index may be held.
             pool.fence();
         }
         Ok(records.into_iter().map(|(key, record)| (key, record.map_or(Write::Remove, |record| Write::Upsert(link_word(record.release()))))).collect())
     }
 
-    /// Tells what was published as done, unless it is not known whether it is durable.
+    /// Reports published writes as done, unless it is unknown whether they are durable.
     fn tell_done(&self, shown: &mut Vec<Result<bool, Error>>, done: Vec<Result<bool, Error>>, settled: Result<(), Error>) -> Result<(), Error> {
         if settled.is_ok() || self.shared.writable().is_ok() {
             shown.extend(done);
@@ -395,7 +396,7 @@ impl<M: Listed> Namespace<M> {
     }
 }
 
-/// How many changes there are before a key comes again.
+/// Number of changes before a key comes again.
 fn count_distinct(changes: &[Update<'_>]) -> usize {
     let mut seen = HashSet::with_capacity(changes.len());
     changes.iter().take_while(|(key, _)| seen.insert(*key)).count()

@@ -1,6 +1,6 @@
-//! A thread that keeps house, for programs that do not do it themselves: see [`Options::keeps_house`](crate::Options::keeps_house).
+//! A housekeeping thread, for programs that do no housekeeping themselves: see [`Options::keeps_house`](crate::Options::keeps_house).
 //!
-//! It has a handle of its own to the store, but ends with the one that it was begun with: that waits for the turn under way.
+//! It has its own handle to the store, but ends with the handle that started it, whose drop waits for the turn in progress.
 
 use crate::store::Shared;
 use crate::{Error, Store};
@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Between two turns, if there is not more to do at once.
+/// Pause between two turns, unless there is more to do at once.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The thread, ended when this is dropped.
+/// The thread; dropping this ends it.
 pub(crate) struct Housekeeper {
     is_dismissed: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -23,7 +23,7 @@ impl Housekeeper {
     /// Begins the thread.
     ///
     /// # Errors
-    /// The system's, which has no more threads.
+    /// The system has no more threads.
     pub(crate) fn start<M: Listed>(shared: &Arc<Shared<M>>) -> Result<Self, Error> {
         let store = Store { shared: shared.clone(), housekeeper: None };
         let is_dismissed = Arc::new(AtomicBool::new(false));
@@ -45,7 +45,7 @@ impl Drop for Housekeeper {
         self.is_dismissed.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // What a panic there was about, the thread has said.
+            // A panic was reported by the thread itself.
             let _ = thread.join();
         }
     }

@@ -1,7 +1,7 @@
-//! Import: what a stream holds, written into a store; restore: into a new one.
+//! Import: writes the contents of a stream into a store; restore: into a new one.
 //!
-//! A block is written when its checksum has been verified. So if the stream turns out to be damaged, what came before the damage has been imported, with
-//! nothing wrong in it, and nothing behind. A restore that fails leaves no pool.
+//! A block is written when its checksum has been verified. So if the stream turns out to be damaged, the part before the damage has been imported correctly,
+//! and nothing after it. A restore that fails leaves no pool.
 
 use crate::stream::{Origin, Part, Passed, StreamEntry, StreamError, StreamReader};
 use crate::unfinished::Unfinished;
@@ -55,7 +55,7 @@ impl<R: Read, M: Listed> Import<'_, R, M> {
             Part::Namespace { name, index } => {
                 let namespace = self.store.namespace(name)?;
                 match namespace.prefer_index(index) {
-                    // Of a version that had others.
+                    // An index that only another version knows.
                     Err(Error::UnknownIndex { .. }) => {}
                     chosen => _ = chosen?,
                 }
@@ -93,7 +93,7 @@ impl<R: Read, M: Listed> Import<'_, R, M> {
     }
 }
 
-/// Writes entries; keys of those that have expired are removed, whatever they were.
+/// Writes entries; for expired ones the keys are removed, whatever they held.
 fn write<'a, M: Listed>(namespace: &Namespace<M>, entries: &[StreamEntry<'a>], now_ms: u64) -> Result<(), Error> {
     let act = |&StreamEntry { key, value, expiry_ms }: &StreamEntry<'a>| match expiry_ms {
         None => (key, Act::Put(value)),
@@ -136,7 +136,7 @@ pub fn restore<R: Read>(path: &Path, options: Options, input: R, mut watch: impl
     Ok(passed)
 }
 
-/// Refuses to make a pool where something is, be it a symbolic link that leads nowhere.
+/// Refuses to make a pool where something exists, even a dangling symbolic link.
 pub(crate) fn expect_nothing_at(path: &Path) -> Result<(), StreamError> {
     match fs::symlink_metadata(path) {
         Ok(_) => Err(StreamError::Exists { path: path.to_owned() }),
@@ -144,14 +144,14 @@ pub(crate) fn expect_nothing_at(path: &Path) -> Result<(), StreamError> {
     }
 }
 
-/// A pool that gets its name when it is closed. Dropped before, it is gone.
+/// A pool that gets its name when it is closed. Dropped before, it is removed.
 pub(crate) struct NewPool {
     journal: Journal,
     store: Store,
     unfinished: Unfinished,
 }
 
-/// A pool that goes if it is not closed, and with it its journal, if there is one.
+/// A pool that is removed, with its journal if there is one, unless it is closed.
 struct Journal(Arc<Pool>);
 
 impl Drop for Journal {
@@ -161,11 +161,11 @@ impl Drop for Journal {
 }
 
 impl NewPool {
-    /// Creates a pool that is to be at `path`, and is to hold what is read from the pool at `source`, if that is one.
+    /// Creates a pool that is to be at `path`, to hold what is read from the pool at `source`, if that is a pool.
     pub(crate) fn create(path: &Path, source: Option<&Path>, options: Options) -> Result<Self, StreamError> {
         let failed = |source: io::Error| Error::from(everleaf_pmem::Error::Io { action: "create", path: path.to_owned(), source });
         let (unfinished, _) = Unfinished::create(path, source).map_err(failed)?;
-        // What a crash has left of one that had this name has left that, too.
+        // A crash that left a pool with this name has left its journal, too.
         Pool::drop_journal_at(unfinished.path());
         unfinished.unlock().map_err(failed)?;
         let store = Store::open(unfinished.path(), options)?;
@@ -176,14 +176,14 @@ impl NewPool {
         &self.store
     }
 
-    /// Closes it, as small as what it holds, and has `name` give it its name; its size in bytes.
+    /// Closes it, as small as its contents, and has `name` give it its name; returns its size in bytes.
     pub(crate) fn close_as(self, name: impl FnOnce(Unfinished) -> io::Result<()>) -> Result<usize, StreamError> {
         let pool = Arc::clone(self.store.pool());
         pool.give_back().map_err(Error::from)?;
         self.store.close().map_err(Error::from)?;
         let size = pool.info().size;
         drop((pool, self.journal));
-        // The journal of a pool that had the name is gone, and must not be there again after a crash: it would be another pool's for this one.
+        // The journal of the pool that had the name is gone, and must not reappear after a crash: this pool would take it for another pool's.
         let named = files::sync_directory_of(self.unfinished.target()).and_then(|()| name(self.unfinished));
         named.map_err(|source| StreamError::Io { action: "give the pool its name", source })?;
         Ok(size)

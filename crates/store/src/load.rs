@@ -1,14 +1,14 @@
 //! Bulk loading: the first keys of a namespace, in order, at the speed of memory.
 //!
-//! 1. Make a new index for the namespace, and link it as its root. Nobody in this life sees it: the namespace still seems to be without one, and who writes to
+//! 1. Make a new index for the namespace and link it as its root. No reader in this life sees it: the namespace still seems to have no index, and a writer to
 //!    it is told that it is being loaded. *Crash: recovery finds a namespace without keys.*
-//! 2. Write the records, and make them durable a group at a time. *Crash: nobody reaches them; recovery finds them free.*
-//! 3. The index builds its leaves of their links and publishes all of them by one store. **The commit point.** *Crash before: as in 2. After: all keys are
-//!    there; nobody had seen them missing who could be told otherwise, for the call has not returned.*
-//! 4. With all stripes held, show the index. From here on everybody sees all keys. They carry no timestamps of their own; the index does, drawn by the first
-//!    who sees it, and snapshots of before do not see the index ([`Space::index_at`](crate::store::Space::index_at)).
+//! 2. Write the records, and make them durable a group at a time. *Crash: nothing reaches them; recovery finds them free.*
+//! 3. The index builds its leaves from their links and publishes all of them by one store. **The commit point.** *Crash before: as in 2. After: all keys are
+//!    there; this contradicts nothing that was promised, because the call has not returned.*
+//! 4. With all stripes held, show the index. From here on every reader sees all keys. They carry no timestamps of their own; the index has one, drawn by the
+//!    first reader that sees it, and earlier snapshots do not see the index ([`Space::index_at`](crate::store::Space::index_at)).
 //!
-//! What fails in 2 or 3, or panics, as the entries may when they are asked for, leaves no trace: the root is unlinked, durably, and everything given back.
+//! An error or a panic in 2 or 3 (the caller's iterator may panic) leaves no trace: the root is durably unlinked, and everything is given back.
 
 use crate::group::GROUP;
 use crate::namespace::link_word;
@@ -26,11 +26,11 @@ use std::vec::IntoIter;
 struct Records<'p, I, M: Medium> {
     pool: &'p Pool<M>,
     entries: I,
-    /// Records that are durable, and wait to be taken.
+    /// Durable records that wait to be taken.
     ready: IntoIter<(Vec<u8>, NonZeroU64)>,
-    /// Links of all records, to give them back if need be.
+    /// Links of all records, to give them back if necessary.
     written: &'p mut Vec<NonZeroU64>,
-    /// How many of them expire.
+    /// Number of those that expire.
     expiring: u64,
     last: Option<(Vec<u8>, NonZeroU64)>,
     error: Option<Error>,
@@ -62,7 +62,7 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>, I: Iterator<Item = (K, V, Option<u64>)>, M:
             self.error = self.write_group().err();
         }
         if self.error.is_some() {
-            // The index must not take what there is for all that there is: a key that comes again makes it give up. Once: it may gather all that come first.
+            // The index must not mistake the records so far for all of them: a repeated key makes it give up. Once only: it may gather all records first.
             return self.last.take();
         }
         self.last = Some(self.ready.next()?);
@@ -70,7 +70,7 @@ impl<K: AsRef<[u8]>, V: AsRef<[u8]>, I: Iterator<Item = (K, V, Option<u64>)>, M:
     }
 }
 
-/// A load that is under way. Dropped before it has ended, it is taken back.
+/// A load in progress. If it is dropped before it has ended, it is undone.
 struct Loading<'n, M: Listed> {
     namespace: &'n Namespace<M>,
     /// `None` when it has ended.
@@ -94,14 +94,14 @@ impl<M: Listed> Loading<'_, M> {
 
 impl<M: Listed> Drop for Loading<'_, M> {
     fn drop(&mut self) {
-        // What has failed and not halted the store leaks, and whoever verifies it is told.
+        // An error that does not halt the store leaks blocks, and verification reports it.
         _ = self.give_up();
     }
 }
 
 impl<M: Listed> Namespace<M> {
-    /// Fills a namespace without keys with `entries`, whose keys ascend; how many there were. All of them are there when the call returns, and for other
-    /// threads, snapshots and crashes at once; or none, after an error.
+    /// Fills a namespace without keys with `entries`, whose keys ascend; returns their number. When the call returns, all of them are there, for other threads,
+    /// snapshots and crashes at once; after an error, none.
     ///
     /// ```
     /// # let store = everleaf::Store::anonymous(everleaf::Options::default())?;
@@ -111,9 +111,9 @@ impl<M: Listed> Namespace<M> {
     /// # Ok::<_, everleaf::Error>(())
     /// ```
     ///
-    /// One namespace is loaded at a time. Until it is done, it seems to be without keys, so a delete finds nothing and a clear has nothing to do; whatever else
-    /// would write to it is refused with [`Error::Loading`]; and [`Store::verify`](crate::Store::verify) and
-    /// [`Store::close`](crate::Store::close) wait: so `entries` must not write to it, nor call these.
+    /// One namespace is loaded at a time. During the load it seems to have no keys: a delete finds nothing, and a clear has nothing to do; other writes to it
+    /// are refused with [`Error::Loading`]; and [`Store::verify`](crate::Store::verify) and [`Store::close`](crate::Store::close) wait. So `entries` must not
+    /// write to it, nor call these.
     ///
     /// # Errors
     /// A namespace with keys, even expired ones; keys that do not ascend; a key or value too long; a full pool; a damaged pool; [`Error::Halted`].
@@ -129,7 +129,7 @@ impl<M: Listed> Namespace<M> {
         let shared = &self.shared;
         let _loading = schedule::lock(&shared.loading);
         shared.remove(&self.space, |count| if count == 0 { Ok(()) } else { Err(everleaf_index::Error::NotEmpty { keys: count }.into()) })?;
-        // The entries come but once: what can make room does so before.
+        // The entries can be read only once: make room before.
         shared.make_room(usize::MAX);
         let index = shared.begin_load(&self.space)?;
         let mut loading = Loading { namespace: self, index: Some(index), written: Vec::new() };

@@ -1,11 +1,10 @@
-//! Merges: writes that say what is to be done with a value, not what it is to be.
+//! Merges: writes that say how to change a value, not what it is to be.
 //!
-//! A merge is applied to what the key holds at the moment of the write, under its stripe, and what comes of it is written like any other value: so it is
-//! durable and atomic as a put is. A key that expires goes on to do so.
+//! A merge is applied to the value that the key holds at the moment of the write, under its stripe, and the result is written like any other value, durably and
+//! atomically, as by a put. The key keeps its expiry.
 //!
-//! In a batch or a transaction a merge waits for the commit. Since it does not depend on what the key held before, it conflicts with nobody: two transactions
-//! that add to one counter both commit, unless one has *read* it, too. Merges of one key that follow each other are one where that can be told without the
-//! value.
+//! In a batch or a transaction a merge waits for the commit. Since it does not depend on the previous value, it conflicts with nothing: two transactions that
+//! add to one counter both commit, unless one has also *read* it. Consecutive merges of one key are combined where that is possible without the value.
 
 use crate::draft::Draft;
 use crate::store::check_sizes;
@@ -14,7 +13,7 @@ use everleaf_index::Listed;
 use std::fmt;
 use std::sync::Arc;
 
-/// What is to be done with a value.
+/// A change to a value.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Merge {
@@ -22,7 +21,7 @@ pub enum Merge {
     Add(i64),
     /// Appends to a value. An absent one is empty.
     Append(Vec<u8>),
-    /// What this makes of the value (`None`: absent), or why it does not. It must not touch the store, and may be called more than once.
+    /// The operator's result replaces the value (`None`: absent); its error says why it cannot. It must not touch the store, and may be called more than once.
     With(Arc<Operator>),
 }
 
@@ -40,7 +39,7 @@ impl fmt::Debug for Merge {
 }
 
 impl Merge {
-    /// What it makes of a value.
+    /// Applies it to a value.
     fn apply(&self, value: Option<Vec<u8>>) -> Result<Option<Vec<u8>>, String> {
         match self {
             Self::Add(number) => {
@@ -57,7 +56,7 @@ impl Merge {
         }
     }
 
-    /// Bytes of DRAM that it takes, about. What an operator refers to is not known.
+    /// Approximate size in DRAM in bytes. What an operator refers to is unknown.
     fn size(&self) -> usize {
         size_of::<Self>()
             + match self {
@@ -67,7 +66,7 @@ impl Merge {
             }
     }
 
-    /// Takes in the one that comes after it, if the two are one.
+    /// Combines itself with the merge after it, if that is possible.
     fn absorb(&mut self, next: &Self) -> bool {
         match (self, next) {
             (Self::Add(number), Self::Add(more)) => number.checked_add(*more).map(|sum| *number = sum).is_some(),
@@ -80,13 +79,13 @@ impl Merge {
     }
 }
 
-/// What a write makes of a key.
+/// The effect of a write on a key.
 pub(crate) enum Goal<M: Listed> {
-    /// This, whatever it holds; `None`: absent.
+    /// Set it to this, whatever it holds; `None`: absent.
     Be(Option<Entry>),
-    /// What a transaction has written to the pool, whatever it holds.
+    /// Set it to what a transaction has written to the pool, whatever it holds.
     BeDraft(Arc<Draft<M>>),
-    /// What these make of what it holds, one after the other.
+    /// Apply these to what it holds, one after the other.
     Become(Vec<Merge>),
 }
 
@@ -101,7 +100,7 @@ impl<M: Listed> Clone for Goal<M> {
 }
 
 impl<M: Listed> Goal<M> {
-    /// Does `next` after it; `failed` makes an error of why a merge failed, and then nothing is left of it.
+    /// Does `next` after it; `failed` turns the reason of a failed merge into an error, and then nothing is left of `self`.
     pub(crate) fn then(&mut self, next: Self, failed: impl FnOnce(String) -> Error) -> Result<(), Error> {
         match (&mut *self, next) {
             (_, next @ (Self::Be(_) | Self::BeDraft(_))) => *self = next,
@@ -118,7 +117,7 @@ impl<M: Listed> Goal<M> {
         Ok(())
     }
 
-    /// Bytes of DRAM that what it keeps there takes, about.
+    /// Approximate size in DRAM, in bytes, of what it keeps there.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Be(entry) => entry.as_ref().map_or(0, |entry| entry.value.len()),
@@ -127,13 +126,13 @@ impl<M: Listed> Goal<M> {
         }
     }
 
-    /// Checks what is known of the sizes of a key and of what it is to be: what a merge makes of a value is as long as it likes.
+    /// Checks the sizes of the key and of the value, as far as they are known: a merge may make a value of any size.
     pub(crate) fn check_size(&self, key: &[u8]) -> Result<(), Error> {
         check_sizes(key, if let Self::Be(Some(entry)) = self { &entry.value } else { &[] })
     }
 }
 
-/// What `merges` make of what a key holds.
+/// Applies `merges` to what a key holds.
 pub(crate) fn apply(mut entry: Option<Entry>, merges: &[Merge]) -> Result<Option<Entry>, String> {
     for merge in merges {
         let (value, expiry_ms) = entry.map_or((None, None), |Entry { value, expiry_ms }| (Some(value), expiry_ms));
@@ -142,7 +141,7 @@ pub(crate) fn apply(mut entry: Option<Entry>, merges: &[Merge]) -> Result<Option
     Ok(entry)
 }
 
-/// Makes an error of why a merge failed.
+/// Turns the reason of a failed merge into an error.
 pub(crate) fn failed(namespace: &str, key: &[u8]) -> impl FnOnce(String) -> Error {
     move |reason| Error::Merge { namespace: namespace.into(), key: key.into(), reason }
 }
@@ -185,7 +184,7 @@ mod tests {
         assert_eq!(value(apply(None, &merges).unwrap()), Some(b"xxd".to_vec()));
     }
 
-    /// It was copied twice for each, so that many of them behind a large value in one batch took for ever.
+    /// The value was copied twice for each, so that many of them after a large value in one batch took for ever.
     #[test]
     fn what_is_appended_goes_where_the_value_is() {
         let mut value = Vec::with_capacity(1 << 10);
@@ -204,7 +203,7 @@ mod tests {
         assert_eq!(apply(counter(7), &[Merge::Add(i64::MIN)]), Ok(counter(7 + i64::MIN)));
         assert!(apply(counter(i64::MAX), &[Merge::Add(1)]).unwrap_err().contains("overflow"));
         assert!(apply(Some(Entry { value: b"seven".to_vec(), expiry_ms: None }), &[Merge::Add(1)]).unwrap_err().contains("eight bytes"));
-        // What would overflow on the way does so one by one only.
+        // Sums that overflow on the way overflow only if they are computed one by one.
         let mut goal = Goal::Become(vec![Merge::Add(i64::MAX)]);
         then(&mut goal, &[Merge::Add(1), Merge::Add(-2)]);
         let Goal::Become(merges) = goal else { panic!() };

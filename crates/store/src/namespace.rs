@@ -1,20 +1,20 @@
-//! One key at a time.
+//! Operations on one key at a time.
 //!
 //! A put is one record write and one index publish, a delete one index removal:
 //!
-//! 1. Take the key's stripe. Readers do not, so nothing waits for a writer but another writer of the key (or of one that shares its stripe).
-//! 2. Write the record into a fresh block and seal it. *Crash: nobody reaches the block; recovery finds it free.*
+//! 1. Take the key's stripe. Readers do not, so only another writer of the key (or of a key with the same stripe) waits for a writer.
+//! 2. Write the record into a fresh block and seal it. *Crash: nothing reaches the block; recovery finds it free.*
 //! 3. Publish its link in the index: **the commit point**, durable before any reader can see it. *Crash before: the old version is there; after: the new one.*
-//!    Where a device is waited for, the record is but flushed in 2, and durable before the link or with it ([`Pm::publish`](everleaf_pmem::Pm::publish)).
-//! 4. Retire the old record. *Crash: nobody reaches it; recovery finds it free.*
+//!    Where a device is waited for, the record is only flushed in 2, and durable before the link or with it ([`Pm::publish`](everleaf_pmem::Pm::publish)).
+//! 4. Retire the old record. *Crash: nothing reaches it; recovery finds it free.*
 //!
-//! That is a *plain* write, whose record carries the timestamp that it has drawn before. When there are snapshots, or were lately (`snapshot.rs`), a write
-//! keeps the version that it replaces: it looks that up before 2 and links it in its record, which has no timestamp; stamps the record after 3; and leaves the
-//! old one to `garbage.rs` in 4. A delete then publishes a tombstone, which hides what is behind it. *Crash: recovery removes tombstones, and nothing follows
-//! links to old versions.*
+//! That is a *plain* write, whose record carries a timestamp drawn beforehand. If there are snapshots, or were lately (`snapshot.rs`), a write keeps the
+//! version that it replaces: it looks that up before 2 and links it in its record, which has no timestamp; stamps the record after 3; and leaves the old one to
+//! `garbage.rs` in 4. A delete then publishes a tombstone, which hides the versions behind it. *Crash: recovery removes tombstones, and nothing follows links
+//! to old versions.*
 //!
-//! Writers do not pin an epoch while they allocate: in a full pool, room is made of what was retired, and a pinned thread would stand in its own way.
-//! Readers pin an epoch, look the link up and copy the value out: once, and only if its checksum matches is the copy handed out.
+//! Writers do not pin an epoch while they allocate: a full pool makes room from retired blocks, and a pinned thread would block itself. Readers pin an epoch,
+//! look up the link and copy the value out once; the copy is handed out only if its checksum matches.
 
 use crate::Error;
 use crate::garbage::STEPS_PER_WRITE;
@@ -86,20 +86,20 @@ pub(crate) enum Way {
     Versioned,
 }
 
-/// [`Way`], and what goes with it.
+/// [`Way`], with the data that it needs.
 pub(crate) enum Course<'a> {
-    /// With a timestamp; the first snapshot waits until the value is dropped.
+    /// The timestamp; the first snapshot waits until the other value is dropped.
     Plain(u64, Announced<'a>),
     Versioned,
 }
 
 impl<'a> Found<'a> {
-    /// Checks key and sizes; the value is not looked at.
+    /// Checks the key and the sizes, but not the value.
     pub(crate) fn check(&self) -> Result<(), Error> {
         check_key(&self.record, self.record.key_sum(self.key))
     }
 
-    /// Length of the value in bytes, which is not looked at.
+    /// Length of the value in bytes; the value is not checked.
     pub(crate) fn checked_size(&self) -> Result<usize, Error> {
         self.check().map(|()| self.size())
     }
@@ -148,7 +148,7 @@ impl<M: Medium> fmt::Debug for Namespace<M> {
     }
 }
 
-/// Of keys and values that are made durable together where that waits for a device: what is more goes past the journal.
+/// Largest size of keys and values that become durable together where that waits for a device: more bypasses the journal.
 pub(crate) const GROUP_OF_DEVICE_BYTES: usize = 256 << 10;
 
 impl<M: Listed> Namespace<M> {
@@ -166,7 +166,7 @@ impl<M: Listed> Namespace<M> {
         self.shared.prefer_index(&self.space, name)
     }
 
-    /// Has it be there, be it without keys.
+    /// Makes sure that the namespace exists, even without keys.
     pub(crate) fn create(&self) -> Result<(), Error> {
         self.shared.with_room(|| self.with_stripe(&[], |_| Ok((self.with_index(|_| self.shared.writable())?, Way::Plain))))
     }
@@ -203,7 +203,7 @@ impl<M: Listed> Namespace<M> {
     pub fn expiry_ms(&self, key: &[u8]) -> Result<Option<Option<u64>>, Error> {
         self.view().find(key, |found| {
             found.check()?;
-            // The checksum of the key alone says whether it expires, not when.
+            // The checksum of the key alone proves whether it expires, not when.
             if !found.record.is_lasting() && !found.record.is_intact() {
                 return Err(damaged(&found.record, "a record that does not match its checksum"));
             }
@@ -337,7 +337,7 @@ impl<M: Listed> Namespace<M> {
                 Change::Put(new) => put(&new, entry.and_then(|entry| entry.expiry_ms))?,
                 Change::PutUntil(new, expiry_ms) => put(&new, expiry_ms)?,
                 Change::Expire(expiry_ms) => entry.map_or(Ok(Way::Plain), |entry| {
-                    // It gives back as much as it takes, if versions are not kept.
+                    // Without versions this gives back as much as it takes.
                     let reserve = if self.shared.clock.is_versioned() { Reserve::Kept } else { Reserve::Half };
                     with_reserve(reserve, || put(&entry.value, expiry_ms))
                 })?,
@@ -373,12 +373,12 @@ impl<M: Listed> Namespace<M> {
         self.shared.with_room(|| self.with_stripe(key, act))
     }
 
-    /// What `merges` make of `key`, with its stripe held.
+    /// Applies `merges` to the value of `key`. The caller holds its stripe.
     pub(crate) fn merged(&self, key: &[u8], merges: &[Merge], moment: Option<Moment>) -> Result<Option<Entry>, Error> {
         self.made_of(key, self.view_at(moment).find(key, |found| found.entry())?, merges)
     }
 
-    /// What `merges` make of what `key` holds.
+    /// Applies `merges` to `entry`, the content of `key`.
     pub(crate) fn made_of(&self, key: &[u8], entry: Option<Entry>, merges: &[Merge]) -> Result<Option<Entry>, Error> {
         let merged = merge::apply(entry, merges).map_err(merge::failed(self.name(), key))?;
         check_sizes(key, merged.as_ref().map_or(&[], |entry| &entry.value))?;
@@ -393,7 +393,7 @@ impl<M: Listed> Namespace<M> {
         self.shared.remove(&self.space, |_| Ok(())).map(drop)
     }
 
-    /// When the value of `key` expires, if it does; if it is `expected` (`None`: absent).
+    /// If the value of `key` is `expected` (`None`: absent), its expiry time, if any.
     pub(crate) fn holds(&self, key: &[u8], expected: Option<&[u8]>, moment: Option<Moment>) -> Result<Option<Option<u64>>, Error> {
         let held = self.view_at(moment).find(key, |found| {
             let is_expected = expected.is_some_and(|expected| expected.len() == found.size());
@@ -406,7 +406,7 @@ impl<M: Listed> Namespace<M> {
         })
     }
 
-    /// Does something with the stripe of `key` held, and collects some garbage after it if it kept a version, or if there is some.
+    /// Runs `act` with the stripe of `key` held, and then collects some garbage if it kept a version or there is some.
     #[inline]
     pub(crate) fn with_stripe<T>(&self, key: &[u8], act: impl FnOnce(&Locked<'_>) -> Result<(T, Way), Error>) -> Result<T, Error> {
         let (outcome, way) = {
@@ -424,7 +424,7 @@ impl<M: Listed> Namespace<M> {
         }
     }
 
-    /// How to write now. Any stripe that the caller holds will do.
+    /// How to write now. The caller holds `stripe`, which may be any.
     #[inline]
     pub(crate) fn course<'a>(&self, stripe: &'a Locked<'_>) -> Course<'a> {
         let announced = stripe.announce();
@@ -459,8 +459,7 @@ impl<M: Listed> Namespace<M> {
         })
     }
 
-    /// Does something with the index, which is created now if need be. The caller holds a stripe. No reference is counted: the count lies beside what readers
-    /// look at.
+    /// Runs `act` with the index, creating it if necessary. The caller holds a stripe. No reference is counted: the count lies beside data that readers use.
     #[inline]
     pub(crate) fn with_index<T>(&self, act: impl FnOnce(&Index) -> Result<T, Error>) -> Result<T, Error> {
         match self.space.index.load().as_deref() {
@@ -499,8 +498,7 @@ impl<M: Listed> Namespace<M> {
         Ok(shown)
     }
 
-    /// Whether the version that `link` refers to, if it is not 0, says that the key is there and has not expired, now or by the time of a moment. The caller
-    /// holds its stripe.
+    /// Whether the version at `link` (0: none) makes the key present and has not expired, now or by the time of a moment. The caller holds its stripe.
     pub(crate) fn is_shown(&self, link: u64, moment: Option<Moment>) -> Result<bool, Error> {
         if link == 0 {
             return Ok(false);
@@ -509,12 +507,12 @@ impl<M: Listed> Namespace<M> {
         Ok(record.is_lasting() || is_shown(&record, moment.map_or_else(|| self.shared.wall.now_ms(), |moment| moment.time_ms)))
     }
 
-    /// Whether the version that `link` refers to, if it is not 0, says that the key is there, expired or not. The caller holds its stripe.
+    /// Whether the version at `link` (0: none) makes the key present, expired or not. The caller holds its stripe.
     pub(crate) fn is_present(&self, link: u64) -> Result<bool, Error> {
         Ok(link != 0 && !Record::read(&self.shared.pool, link)?.is_tombstone())
     }
 
-    /// Writes a version, or a tombstone, in front of the version that `previous` refers to, if it is not 0.
+    /// Writes a version or a tombstone in front of the version at `previous` (0: none).
     fn put_version(&self, index: &Index, key: &[u8], content: Option<Content<'_>>, previous: u64) -> Result<(), Error> {
         let Shared { pool, .. } = &*self.shared;
         let expiry_ms = self.shared.note_expiry(&self.space, content.and_then(|content| content.expiry_ms));
@@ -524,7 +522,7 @@ impl<M: Listed> Namespace<M> {
         settle_one(|damaged| self.settle_versions(&[(key, Write::Upsert(link))], replaced.as_slice(), outcome, damaged))
     }
 
-    /// Writes a record back, and links it in the index when it is durable; its link, and what that has replaced, if it was done.
+    /// Flushes a record and links it in the index once it is durable. Returns its link and, if that was done, the link that it replaced.
     fn link(&self, index: &Index, key: &[u8], record: Fresh<'_, [Word], M>) -> (NonZeroU64, Option<Option<NonZeroU64>>, Result<(), Error>) {
         let pool = &*self.shared.pool;
         if pool.medium().awaits_device() && size_of_val(&*record) <= GROUP_OF_DEVICE_BYTES {
@@ -555,7 +553,7 @@ impl<M: Listed> Namespace<M> {
                 }
             };
             let stamp = self.shared.stamp(&record);
-            // Readers may have stamped them in any order; what the first one replaced may be wanted by who began before the last one was stamped.
+            // Readers may have stamped them in any order; a snapshot begun before the last stamp may want what the first one replaced.
             at = at.max(stamp);
             if record.is_tombstone() {
                 self.shared.left_tombstone(&self.space, link.get(), stamp);
@@ -564,8 +562,8 @@ impl<M: Listed> Namespace<M> {
         self.settle(writes, replaced, at, outcome, damaged)
     }
 
-    /// Counts what was published, and gives back the records whose places were taken: no later than `at`. `replaced` is as long as there were writes published.
-    /// They are so, too, if what they have replaced is found damaged, which `damaged` is told with their number.
+    /// Counts what was published, and gives back the records that were replaced, no later than at `at`. `replaced` has one item for each write published. A
+    /// write whose replaced record turns out damaged is published all the same; `damaged` is called with its number.
     pub(crate) fn settle(
         &self,
         writes: &[(&[u8], Write)],
@@ -587,13 +585,13 @@ impl<M: Listed> Namespace<M> {
         for (number, (write, old)) in writes.iter().zip(replaced).enumerate() {
             replace(write, *old).unwrap_or_else(|error| damaged(number, error));
         }
-        // A full pool leaves the index as it was. After any other error the index may link the record: then it stays, and recovery by reachability decides.
+        // A full pool leaves the index unchanged. After any other error it may link the record: then the record stays, and recovery decides by reachability.
         if outcome.as_ref().is_err_and(Error::is_no_space) {
             for link in writes[replaced.len()..].iter().filter_map(linked) {
                 self.shared.retire(link.get(), &guard)?;
             }
         }
-        // Only now is it known whether what was fenced is durable.
+        // Only now is it known whether the fences made the writes durable.
         self.shared.writable()?;
         outcome
     }
@@ -613,17 +611,17 @@ impl<M: Listed> Namespace<M> {
     }
 }
 
-/// Is told which write was published though what it has replaced is damaged, and how.
+/// Called with the number of a published write whose replaced record is damaged, and the error.
 pub(crate) type Damaged<'a> = &'a mut dyn FnMut(usize, Error);
 
-/// Settles a single write, of which nothing tells that it was published if what it has replaced is damaged.
+/// Settles a single write. An error about the replaced record does not tell that the write itself was published.
 fn settle_one(settle: impl FnOnce(Damaged<'_>) -> Result<(), Error>) -> Result<(), Error> {
     let mut outcome = Ok(());
     settle(&mut |_, error| outcome = Err(error))?;
     outcome
 }
 
-/// What a write of a group has the index link for its key.
+/// The link that a write stores in the index for its key.
 fn linked((_, write): &(&[u8], Write)) -> Option<NonZeroU64> {
     match *write {
         Write::Upsert(link) => Some(link),
@@ -636,7 +634,7 @@ pub(crate) fn link_word(off: Off<[Word]>) -> NonZeroU64 {
     NonZeroU64::new(off.link()).expect("a block never lies at offset 0")
 }
 
-/// Appends the value of `record`, which is that of `key`, to `out`, if both are what was written.
+/// Appends the value of `record` to `out`, if it and `key` match the checksums.
 #[inline]
 pub(crate) fn copy_value(record: &Record<'_>, key: &[u8], out: &mut Vec<u8>) -> Result<usize, Error> {
     copy_value_of(record, record.key_sum(key), out)
@@ -651,7 +649,7 @@ pub(crate) fn copy_value_of(record: &Record<'_>, key: KeySum, out: &mut Vec<u8>)
     }
 }
 
-/// Checks that the key of that checksum, and the sizes, are what was written.
+/// Checks that the key with that checksum, and the sizes, are what was written.
 #[inline]
 pub(crate) fn check_key(record: &Record<'_>, key: KeySum) -> Result<(), Error> {
     match record.matches_key(key) {

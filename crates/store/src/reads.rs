@@ -1,14 +1,14 @@
-//! What must not change until a transaction commits: what it has read, if it is serializable, and what it has read and merged, in any mode.
+//! The keys and ranges that must not change until a transaction commits: what it has read, if it is serializable, and what it has read and merged, in any mode.
 //!
-//! Ranges that overlap, or lie side by side, are one: of a scan in small steps that goes on where it stood, one is kept. A range begins with a key and ends
-//! before another one; what begins behind a key begins with the next one that there may be, which has a zero more.
+//! Ranges that overlap or touch are merged: for a scan in small steps, each of which continues where the last one stopped, one is kept. A range begins with a
+//! key and ends before another one. A range that begins behind a key begins with the next possible key: the same with a zero byte appended.
 
 use crate::store::Space;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Bytes of DRAM that each key or range takes that a transaction keeps, besides the bytes of keys and values.
+/// Bytes of DRAM for each key or range that a transaction keeps, besides the bytes of keys and values.
 pub(crate) const ENTRY_SIZE: usize = 128;
 
 /// The number of a namespace, and a key.
@@ -20,20 +20,20 @@ pub(crate) struct Reads {
     spaces: BTreeMap<u32, Arc<Space>>,
     keys: BTreeSet<At>,
     ranges: Ranges,
-    /// Bytes of DRAM that the keys take, about.
+    /// Bytes of DRAM that the keys take, approximately.
     size_of_keys: usize,
 }
 
-/// Ranges that neither overlap nor touch each other: where they begin, and before which key they end; `None`: none.
+/// Ranges that neither overlap nor touch: where each begins, and the key before which it ends; `None`: no end.
 #[derive(Default)]
 struct Ranges {
     ends: BTreeMap<At, Option<Vec<u8>>>,
-    /// Bytes of DRAM that they take, about.
+    /// Bytes of DRAM that they take, approximately.
     size: usize,
 }
 
 impl Reads {
-    /// Notes a key, if all that is noted takes no more than `size_max` bytes then; whether it is noted.
+    /// Notes a key, unless all noted would then take more than `size_max` bytes; returns whether it is noted.
     pub(crate) fn note_key(&mut self, space: &Arc<Space>, key: &[u8], size_max: usize) -> bool {
         let at = (space.number, key.to_vec());
         if self.keys.contains(&at) || self.ranges.have(&at) {
@@ -59,7 +59,7 @@ impl Reads {
         self.spaces.entry(space.number).or_insert_with(|| space.clone());
     }
 
-    /// Bytes of DRAM that all of it takes, about.
+    /// Bytes of DRAM that all of it takes, approximately.
     pub(crate) fn size(&self) -> usize {
         self.size_of_keys + self.ranges.size
     }
@@ -68,7 +68,7 @@ impl Reads {
         self.keys.iter().map(|(space, key)| (&*self.spaces[space], key.as_slice()))
     }
 
-    /// Ranges: a lower bound, and the key before which it ends, if there is one.
+    /// Ranges: a lower bound, and the key before which the range ends, if any.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (&Space, Bound<&[u8]>, Option<&[u8]>)> {
         self.ranges.ends.iter().map(|((space, begin), end)| (&*self.spaces[space], bound_of(begin), end.as_deref()))
     }
@@ -94,7 +94,7 @@ impl Ranges {
         if end.as_ref().is_some_and(|end| *end <= begin) {
             return;
         }
-        // The one that begins before it, if it comes as far, and those that begin in it, or where it ends.
+        // Merge it with the range that begins before it, if that reaches it, and with those that begin within it or at its end.
         let before = self.ends.range(..=(space, begin.clone())).next_back().filter(|((other, _), _)| *other == space);
         if let Some(((_, other), other_end)) = before
             && other_end.as_ref().is_none_or(|other_end| *other_end >= begin)
@@ -119,13 +119,13 @@ fn size_of_range(begin: &[u8], end: Option<&[u8]>) -> usize {
     ENTRY_SIZE + begin.len() + end.map_or(0, <[u8]>::len)
 }
 
-/// The first key behind `key`.
+/// The next possible key after `key`.
 fn behind(mut key: Vec<u8>) -> Vec<u8> {
     key.push(0);
     key
 }
 
-/// The bound of what begins with `begin`, which may be longer than a key is.
+/// The lower bound of a range that begins with `begin`, which may be longer than the longest key.
 fn bound_of(begin: &[u8]) -> Bound<&[u8]> {
     match begin.split_last() {
         Some((0, key)) => Bound::Excluded(key),
@@ -139,7 +139,7 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{Rng, SeedableRng};
 
-    /// All keys of up to three bytes, each of which is one of three.
+    /// All keys of up to three bytes, each one of three values.
     fn keys() -> Vec<Vec<u8>> {
         let longer = |keys: &[Vec<u8>]| keys.iter().flat_map(|key| [0, 1, 255].map(|byte| [key.as_slice(), &[byte]].concat())).collect::<Vec<_>>();
         let none = vec![Vec::new()];

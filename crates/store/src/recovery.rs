@@ -1,25 +1,25 @@
-//! Opening a store: creating it, or bringing it back after a crash.
+//! Opening a store: creating it, or recovering it after a crash.
 //!
-//! What a crash leaves is the roots and what they reach. Recovery
-//! 1. marks the store block, and for each slot that is undecided the log and the records it names: they are needed below. A slot that is not names nobody;
+//! A crash leaves the roots and what they reach. Recovery
+//! 1. marks the store block and, for each undecided slot, the log and the records that it names: they are needed below. Other slots name nothing;
 //! 2. opens every index, which marks its own blocks and calls back for each record. A record outside any log is committed (`batch.rs`, invariant 1); it is
-//!    marked and done with, unless it is a tombstone, which is noted. A record of a log is marked already; the version before it is reachable only through it,
-//!    and marked now;
+//!    marked and done with, unless it is a tombstone, which is noted. A record in a log is marked already; the version before it is reachable only through it,
+//!    and is marked now;
 //! 3. hands the marks to the allocator: everything else is free, and allocation works again;
-//! 4. undoes the undecided batches: wherever an index has the record of the log, the previous version is put back, or the entry removed if there was none or it
-//!    is a tombstone. An index that needs room for that gets it from the pool's reserve, as in the life before;
+//! 4. undoes the undecided batches: wherever an index has the record of the log, the previous version is put back, or the entry is removed if there was none or
+//!    it is a tombstone. An index that needs room for that gets it from the pool's reserve, as before the crash;
 //! 5. frees their slots, each after its batch, durably;
-//! 6. removes the tombstones that it noted; those for whose removal a full pool has no room stay for later.
+//! 6. removes the tombstones that it noted; those that a full pool has no room to remove stay for later.
 //!
-//! A pool that was closed needs none of this. Its indexes are opened by what they left behind then, and call back for no record; so whether one of them expires
-//! is not known, and a sweep has to find out. There are no tombstones among them, for where some were left nothing else was left behind ([`Store::close`]),
-//! but for those that damage keeps in their index: each of these counts as a key.
+//! A pool that was closed needs none of this. Its indexes are opened from the images that they left then, and call back for no record; so it is unknown whether
+//! one of them expires, and a sweep has to find out. There are no tombstones among them, since no images are left where there are tombstones
+//! ([`Store::close`]), except those that damage keeps in their index: each of these counts as a key.
 //!
 //! [`Store::close`]: crate::Store::close
 //!
-//! *A crash during 1 to 3* finds the same pool: nothing was stored. *During 4:* the slot is as before, and each change made it no less true that the log names
-//! every pending record; what is done already is recognised (the index no longer has the record) and done once more, harmlessly. *After 5:* the batch is over,
-//! and what only its log reached is free. *During 6:* the tombstones that are left are noted again.
+//! *A crash during 1 to 3* finds the same pool: nothing was stored. *During 4:* the slot is as before, and after each change it is still true that the log
+//! names every pending record; what was done already is recognised (the index no longer has the record), so doing it again is harmless. *After 5:* the batch is
+//! over, and what only its log reached is free. *During 6:* the remaining tombstones are noted again.
 
 use crate::Error;
 use crate::batch::put_back;
@@ -37,7 +37,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What was found.
+/// The store that was found or created.
 pub(crate) struct Opened {
     pub(crate) off: Off<StoreBlock>,
     pub(crate) indexes: Vec<(String, Found)>,
@@ -59,7 +59,7 @@ struct Interrupted {
     entries: Vec<LogEntry>,
 }
 
-/// Leaves behind what a closed store leaves, of one that is not opened after all: nothing where there are tombstones, whose records are to be read again.
+/// Closes the indexes of a store that is not opened after all. Not if there are tombstones: then the next open must read the records again.
 fn leave(indexes: &[(String, Found)]) {
     if indexes.iter().all(|(_, found)| found.tombstones.is_empty()) {
         indexes.iter().for_each(|(_, found)| _ = found.index.tree.close());
@@ -167,7 +167,7 @@ fn open_index<M: Listed>(pool: &Arc<Pool<M>>, name: &str, root: Root, recovery: 
     Ok(Index { tree: entry.open(pool, name, recovery)?, kind: entry.name, root: root.off, begun: Stamp::lowest() })
 }
 
-/// Which index the root of a namespace is of.
+/// The registry's entry for the index of a namespace's root.
 pub(crate) fn entry_of<M: Listed>(name: &str, root: Root) -> Result<Entry<[u8], M>, Error> {
     let entry = registry::<[u8], M>().into_iter().find(|entry| entry.kind() == root.kind);
     entry.ok_or_else(|| Error::UnknownKind { name: name.into(), kind: root.kind })
@@ -176,13 +176,13 @@ pub(crate) fn entry_of<M: Listed>(name: &str, root: Root) -> Result<Entry<[u8], 
 /// What was noted of the records of an index.
 #[derive(Default)]
 struct Traced {
-    /// Whether there was any.
+    /// Whether there was any record.
     has_seen: AtomicBool,
     tombstones: Mutex<Vec<u64>>,
     may_expire: AtomicBool,
 }
 
-/// Step 2: a record that an index has.
+/// Step 2: a record in an index.
 fn trace_record<M: Medium>(
     pool: &Pool<M>,
     reach: Option<&Reach<'_, M>>,
@@ -239,16 +239,16 @@ fn undo<M: Medium>(pool: &Pool<M>, block: &StoreBlock, indexes: &[(String, Found
     Ok(())
 }
 
-/// Step 6; whether the tombstone is gone.
+/// Step 6; returns whether the tombstone is gone.
 fn bury<M: Medium>(pool: &Pool<M>, index: &Index, link: u64) -> Result<bool, Error> {
     let record = Record::read(pool, link)?;
     let key = key_of(&record);
-    // An index may have shown it twice, if it was being divided. And a damaged one may have the key of another record.
+    // An index may have reported it twice, if it was in the middle of a split. And a damaged index may have another record's key.
     if !record.is_intact() || index.tree.get(&key)?.is_none_or(|linked| linked.get() != link) {
         return Ok(true);
     }
     match index.tree.remove(&key).map_err(Error::from) {
-        // An index may need room for a removal. A tombstone that stays is in nobody's way.
+        // An index may need room for a removal. A tombstone that stays does no harm.
         Err(error) if error.is_no_space() => Ok(false),
         removed => {
             removed?;

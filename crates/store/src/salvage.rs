@@ -1,31 +1,30 @@
 //! Salvage: what can be read of a damaged pool, written into another store.
 //!
-//! What keeps a pool from being opened is a loss, since something that was acknowledged may be missing, and no reason to give up: a root that is damaged is
-//! left out, and for the header see [`Pool::inspect_damaged`].
+//! A flaw that keeps a pool from being opened is a loss, since something acknowledged may be missing, but no reason to give up: a damaged root is skipped; for
+//! a damaged header see [`Pool::inspect_damaged`].
 //!
-//! 1. Each namespace whose index opens is walked forward, and, if damage is in the way, from its end backward up to where the first walk has come. What its
-//!    records say is taken if their checksums match and their keys are the index's. Of a batch that was not committed, the versions before it are taken.
-//!    How far a walk has come goes by keys that their records prove; of the others each is a loss, and the walk goes on.
-//!    A leaf of Ever whose state is damaged is taken for what it most likely was, and is a loss: one byte of it does not cost the index. Of other indexes it
-//!    does, if it is one of a bitmap or a count: what the namespace held is then among what is found in step 2.
-//! 2. Records are searched that no walk has come by: a record that matches its checksums, 64 bits of them, is no chance. One that an index leads to by its key,
-//!    beside damage that kept the walks from it, goes where it belongs (trees without low fences read keys to be opened, which one such record keeps them
-//!    from: then there is no index to ask). The others go to the namespace
-//!    [`LOST_AND_FOUND`], for people to look at: a record does not say which namespace it is of. If the pool was closed, and its list of what is free is
-//!    intact, every block in use is looked at. A record that is found there was some key's when the pool was closed, and an index hides it: that is a loss
-//!    like others. So several of one key are of as many namespaces, or versions that a pool had kept which was closed over its store, and sixteen are taken:
-//!    the newest to the first namespace, the next to one with a number behind its name. If the pool was not closed, or the list is damaged, nobody knows which
-//!    blocks were in use, and a record that no index leads to may well have been replaced or removed, or be what a write would have set that was refused. Then
-//!    all of the pool is searched, but only if something else was lost; the newest of each key, as far as that can be told, is taken, and the others are
-//!    counted. Names that the pool has itself are left out.
-//!    So in such a pool, and in no other, an entry that an index does not show any more, without any sign of damage, goes unnoticed, here as by `verify`,
-//!    for whom such a block is a free one. The words by which an index hides an entry, or shows one again, have check bits, so that no byte of them does that;
-//!    but for some that are full: see `LbLeaf`, `FpLeaf` and `WbLeaf`.
-//! 3. A record whose key is damaged may be hidden by its index, which takes it for one that a division has left in a leaf that is not its own any more, and is
-//!    not found in step 2. So of a pool that was closed, where nothing else was lost, the blocks are counted that nothing leads to.
+//! 1. Each namespace whose index opens is walked forward and, if damage is in the way, from its end backward to where the first walk ended. A record is taken
+//!    if its checksums match and its key is the index's. For a batch that was not committed, the versions before it are taken. Only keys that their records
+//!    prove show how far a walk has come; any other entry is a loss, and the walk goes on. A leaf of Ever with a damaged state is read in its most likely
+//!    state, and is a loss: one damaged byte there does not cost the index. In other indexes it does if it is in a bitmap or a count: then the contents of the
+//!    namespace are among what step 2 finds.
+//! 2. Records that no walk has met are searched: a record that matches its checksums, 64 bits of them, is no coincidence. If damage kept the walks from such a
+//!    record, but an index leads to it by its key, it goes to its own namespace. (Trees without low fences read keys when they are opened, which one such
+//!    record prevents: then there is no index to ask.) The others go to the namespace [`LOST_AND_FOUND`], for people to look at: a record does not say which
+//!    namespace it belongs to. If the pool was closed and its list of free blocks is intact, every block in use is looked at. A record found there was some
+//!    key's when the pool was closed, and an index hides it: that is a loss like others. Several records of one key then belong to as many namespaces, or are
+//!    versions kept in a pool that was closed without its store; sixteen are taken: the newest goes to the first namespace, the next ones to namespaces with a
+//!    number after the name. If the pool was not closed or the list is damaged, it is unknown which blocks were in use, and a record that no index leads to may
+//!    well have been replaced or removed, or belong to a write that was refused. Then the whole pool is searched, but only if something else was lost; the
+//!    newest record of each key, as far as that can be told, is taken, and the others are counted. The names of the new namespaces are ones that the pool does
+//!    not have. So in such a pool, and in no other, an entry that an index hides without any sign of damage goes unnoticed, here as by `verify`, for which such
+//!    a block is free. The words by which an index hides or shows an entry have check bits, so that no single damaged byte does that, except for some words
+//!    that are full: see `LbLeaf`, `FpLeaf` and `WbLeaf`.
+//! 3. An index may hide a record whose key is damaged, taking it for one that a split left in a leaf to which it no longer belongs, and step 2 does not find
+//!    it. So for a closed pool in which nothing else was lost, the blocks that nothing leads to are counted.
 //!
-//! The pool is only looked at: what opening an index may store goes to pages of this process. Memory: a link for each record taken, and the keys of those that
-//! are found in step 2.
+//! The pool is only read: stores made by opening an index go to private pages of this process. Memory use: a link for each record taken, and the keys of those
+//! that step 2 finds.
 
 use crate::block::{StoreBlock, read_log};
 use crate::error::STORE_ROOT;
@@ -41,23 +40,23 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-/// Where records go that no index leads to; to a name of these letters and a number behind them, if that one is taken.
+/// Namespace for records that no index leads to; if that name is taken, a number is appended.
 pub const LOST_AND_FOUND: &str = "lost+found";
-/// Number of namespaces for what is found: of so many records of one key the newest are taken, and the others are counted.
+/// Number of such namespaces: of more records of one key only the newest are taken, and the others are counted.
 const FOUND_NAMESPACES_MAX: usize = 16;
 
-/// What was salvaged.
+/// The result of a salvage.
 #[derive(Clone, Debug, Default)]
 pub struct Salvaged {
     /// Number of entries by namespace.
     pub namespaces: Vec<(String, u64)>,
-    /// Every loss, and whatever may have been one.
+    /// Every loss and every possible loss.
     pub losses: Vec<Damage>,
-    /// Number of entries in [`LOST_AND_FOUND`], and in others of that kind.
+    /// Number of entries in [`LOST_AND_FOUND`] and the like.
     pub found: u64,
-    /// The namespaces of these, with their numbers of entries.
+    /// Those namespaces, with their numbers of entries.
     pub found_in: Vec<(String, u64)>,
-    /// Number of records that were found, and not taken: others of their key are newer, as far as that can be told, and have replaced them, or are of another
+    /// Number of records that were found but not taken: others of their key are newer, as far as that can be told, and have replaced them, or belong to another
     /// namespace.
     pub passed_over: u64,
 }
@@ -68,38 +67,38 @@ impl Salvaged {
     }
 }
 
-/// An index of which damage has kept a walk from a part.
+/// An index that damage kept a walk from seeing in full.
 struct Broken {
     index: Box<dyn OrderedIndex<[u8]>>,
     to: Namespace,
 }
 
-/// The last key that a walk came by and its record proves, and whether it came through.
+/// The last key met by a walk that its record proves, and whether the walk reached its end.
 type Walked = (Option<Vec<u8>>, Result<(), Error>);
 
-/// A record that no walk has come by: when it was committed, and where it lies.
+/// A record that no walk has met: when it was committed, and where it lies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Orphan {
     age: u64,
     at: u64,
 }
 
-/// A salvage that is under way.
+/// A salvage in progress.
 struct Salvage<'s, M: Listed> {
     pool: &'s Arc<Pool<M>>,
     to: &'s Store,
     /// Links of records of batches that were not committed.
     undecided: HashSet<u64>,
-    /// Offsets of records that walks have come by.
+    /// Offsets of records that walks have met.
     seen: HashSet<u64>,
-    /// What else of a pool that was closed is known to be in use.
+    /// The other blocks of a closed pool that are known to be in use.
     reach: Option<Reach<'s, M>>,
     broken: Vec<Broken>,
     salvaged: Salvaged,
     taken: u64,
 }
 
-/// See the head of this module. `watch` hears how many entries have been taken.
+/// See the module's head. `watch` is called with the number of entries taken so far.
 pub(crate) fn salvage<M: Listed>(pool: &Arc<Pool<M>>, to: &Store, mut watch: impl FnMut(u64)) -> Result<Salvaged, Error> {
     let mut salvage =
         Salvage { pool, to, undecided: HashSet::new(), seen: HashSet::new(), reach: None, broken: Vec::new(), salvaged: Salvaged::default(), taken: 0 };
@@ -116,7 +115,7 @@ pub(crate) fn salvage<M: Listed>(pool: &Arc<Pool<M>>, to: &Store, mut watch: imp
 }
 
 impl<M: Listed> Salvage<'_, M> {
-    /// Finds the batches that were under way.
+    /// Finds the batches that were in progress.
     fn read_slots(&mut self, roots: &[(String, Root)]) {
         let Some((_, root)) = roots.iter().find(|(name, _)| name == STORE_ROOT) else {
             return self.salvaged.lose(None, "the pool has no root of a store: batches that were under way may show in part");
@@ -143,7 +142,7 @@ impl<M: Listed> Salvage<'_, M> {
                 return Ok(());
             }
         };
-        // Of its own: what one index reaches wrongly must not be in the way of another.
+        // A reach for each index: what one index reaches wrongly must not be in the way of another.
         let reach = self.pool.needs_recovery().then(|| self.pool.reach());
         let index = match entry.open(self.pool, name, &Recovery { reach: reach.as_ref(), trace: None, threads: 1 }) {
             Ok(index) => index,
@@ -179,15 +178,15 @@ impl<M: Listed> Salvage<'_, M> {
         Ok(())
     }
 
-    /// Notes a block that is in use. Damage may have it noted twice, or one that is none; then there is another that is not noted.
+    /// Notes a block in use. Damage may cause a block to be noted twice, or a free one to be noted; then another block goes unnoted.
     fn mark(&self, off: u64, size: usize) {
         if let Some(reach) = &self.reach {
             let _ = reach.mark(Off::<Word>::new(off), size);
         }
     }
 
-    /// Takes what an index has, up to `until`; the last key it came by, and whether it came through. A key that is damaged may sort anywhere: it is no sign of
-    /// how far it has come, and [`Salvage::take`] tells of it.
+    /// Takes what an index has, up to `until`; returns the last key met, and whether the walk reached its end. A damaged key may sort anywhere: it does not
+    /// show how far the walk has come, and [`Salvage::take`] reports it.
     fn walk(
         &mut self,
         index: &dyn OrderedIndex<[u8]>,
@@ -196,7 +195,7 @@ impl<M: Listed> Salvage<'_, M> {
         to: &Namespace,
         watch: &mut impl FnMut(u64),
     ) -> Result<Walked, Error> {
-        // No index has more entries than the pool has words; one that is damaged may go round.
+        // No index has more entries than the pool has words; a damaged one may lead in circles.
         let mut left = self.pool.length() / WORD;
         let (mut last, mut stop, mut failure): (Option<Vec<u8>>, _, _) = (None, None, None);
         let walked = index.scan(Bound::Unbounded, direction, &mut |key, link| {
@@ -232,10 +231,10 @@ impl<M: Listed> Salvage<'_, M> {
         }
     }
 
-    /// Takes the record of `key` at `link`, which stands.
+    /// Takes the record of `key` at `link`, which is committed.
     ///
     /// # Errors
-    /// Those of the store to which it is written; damage is noted.
+    /// Errors of the destination store; damage is noted.
     fn take(&mut self, key: &[u8], link: u64, to: &Namespace) -> Result<(), Error> {
         match Record::read(self.pool, link) {
             Ok(record) if record.is_intact() && record.proves(key) => {
@@ -254,7 +253,7 @@ impl<M: Listed> Salvage<'_, M> {
         }
     }
 
-    /// The link of what stands where an index has `link`: that itself; or what it replaced, if its batch was not committed, and that may be nothing.
+    /// The committed link where an index has `link`: that itself or, if its batch was not committed, the one it replaced, if any.
     fn standing(&mut self, link: u64) -> Option<u64> {
         if !self.undecided.contains(&link) {
             return Some(link);
@@ -263,7 +262,7 @@ impl<M: Listed> Salvage<'_, M> {
         Record::read(self.pool, link).map_or(Some(link), |record| Some(record.previous().get()).filter(|previous| *previous != 0))
     }
 
-    /// Takes those of `orphans`, which have this key, to which an index leads that was not walked to its end.
+    /// Takes those of `orphans`, all with this key, to which an index leads that was not walked completely.
     fn take_by_key(&mut self, broken: &[Broken], key: &[u8], orphans: &mut Vec<Orphan>) -> Result<(), Error> {
         for Broken { index, to } in broken {
             let Ok(Some(link)) = index.get(key) else { continue };
@@ -284,20 +283,21 @@ impl<M: Listed> Salvage<'_, M> {
         }
     }
 
-    /// The key of the record at `at` and when it was committed, if there is one that no walk has come by.
+    /// The key of the record at `at` and when it was committed, if there is a record that no walk has met.
     fn orphan(&self, at: u64) -> Option<(Vec<u8>, Orphan)> {
         let off = Off::<Word>::new(at);
         let record = Record::read(self.pool, off.link()).ok()?;
-        // The key alone is soon looked at, whatever size a word that is no header claims for the value.
+        // Looking at the key alone is cheap, whatever size a word that is no header claims for the value.
         let mut key = Vec::new();
         record.copy_key(&mut key);
         if !record.proves(&key) || !record.is_intact() || self.seen.contains(&at) || self.undecided.contains(&off.link()) {
             return None;
         }
         let age = match record.commit().get() {
-            // An index keeps keys of its own like that, of leaves that are empty or were divided. So does a load keep keys without values: they are not found.
+            // An index keeps such records for its own keys, of leaves that are empty or were split. A load stores keys without values alike: they are not
+            // found.
             0 if record.value_size() == 0 => return None,
-            // A value that a transaction has set, and has not tried to commit.
+            // A value set by a transaction that has not tried to commit.
             DRAFT => return None,
             token if token & PENDING != 0 => generation(token),
             word => word & !UNSTAMPED,
@@ -383,7 +383,7 @@ impl<M: Listed> Salvage<'_, M> {
     }
 }
 
-/// What may be lost of a pool that cannot be opened because of `flaw`.
+/// What may be lost in a pool that cannot be opened because of `flaw`.
 fn meaning(flaw: &Flaw) -> String {
     const TORN: &str = "acknowledged writes may be lost, and others be there in part";
     match flaw {
@@ -407,7 +407,7 @@ fn meaning(flaw: &Flaw) -> String {
     }
 }
 
-/// A name for what is found that neither the pool has nor those that are taken.
+/// A name for found records, used neither by the pool nor by an earlier such namespace.
 fn next_name(roots: &[(String, Root)], taken: &[(Namespace, u64)]) -> String {
     let names = (2..).map(|number| format!("{LOST_AND_FOUND}-{number}"));
     let is_free = |name: &String| roots.iter().all(|(root, _)| root != name) && taken.iter().all(|(namespace, _)| namespace.name() != name);

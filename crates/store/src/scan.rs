@@ -1,6 +1,6 @@
 //! Scans: keys in order, from a bound on.
 //!
-//! A scan of a namespace is no snapshot: each entry is what a get of its key would return when the scan comes by. One of a [`Snapshot`](crate::Snapshot) is.
+//! A scan of a namespace is no snapshot: each entry is what a get of its key would return when the scan reaches it. That of a [`Snapshot`](crate::Snapshot) is.
 
 use crate::store::{Index, Shared};
 use crate::view::ENTRIES_PER_EPOCH;
@@ -14,7 +14,7 @@ use std::ops::{Bound, ControlFlow};
 impl<M: Listed> Namespace<M> {
     /// Visits keys and values in order from a bound on, until `visit` breaks. Forward, the bound is a lower bound; in reverse, an upper one.
     ///
-    /// This is not a snapshot: each entry is what a get of its key would return when the scan comes by. A scan of a [`Snapshot`](crate::Snapshot) is. While
+    /// This is not a snapshot: each entry is what a get of its key would return when the scan reaches it. A scan of a [`Snapshot`](crate::Snapshot) is. While
     /// `visit` runs, the whole store reclaims no replaced or removed data, so `visit` should neither wait nor write. To do either, visit some entries at a time
     /// with [`Namespace::walk`].
     ///
@@ -43,7 +43,7 @@ impl<M: Listed> Namespace<M> {
     /// Visits the remaining keys and values of a range, until `visit` breaks. `cursor` then continues after the last one visited.
     ///
     /// # Errors
-    /// A damaged pool. The cursor may then continue before the last key visited, or behind the damage, if its key is not damaged.
+    /// A damaged pool. The cursor may then continue before the last key visited, or after the damage, if its key is not damaged.
     pub fn walk(&self, cursor: &mut Cursor, visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error> {
         self.view().walk_values(cursor, visit)
     }
@@ -84,13 +84,13 @@ impl<M: Listed> Namespace<M> {
     }
 }
 
-/// Keys that are visited in a step beyond its length, at most, while none of them is what was written.
+/// Largest number of keys that a step visits beyond its length while none of them is proved by its record.
 const DAMAGED_MAX: usize = 1 << 16;
 
 impl<M: Listed> Shared<M> {
-    /// Visits the next keys of an index behind `after`, so many or, where the last of them is damaged, up to the next one that its record proves; that one,
-    /// unless there are no more. A key that is damaged may sort anywhere: a step that began behind it would pass others over, or go round for ever. The caller
-    /// is pinned.
+    /// Visits the next `length` keys of an index after `after` or, if the last of them is damaged, continues to the next one that its record proves; returns
+    /// that one, unless there are no more. A damaged key may sort anywhere: a step that began after it could skip keys, or go round for ever. The caller is
+    /// pinned.
     ///
     /// # Errors
     /// A damaged pool, in which there may be more.
@@ -116,7 +116,7 @@ impl<M: Listed> Shared<M> {
     }
 }
 
-/// Where what damage speaks of lies, in bytes; 0, if that cannot be told.
+/// The offset in bytes to which a link refers, to name damage there; 0 if that cannot be told.
 pub(crate) fn place_of(link: NonZeroU64) -> u64 {
     Off::<Word>::from_link(link.get()).map_or(0, Off::bytes)
 }

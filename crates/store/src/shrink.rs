@@ -1,18 +1,18 @@
-//! Compact a store that is in use: make it as small as what it holds, without stopping anybody.
+//! Compacts a store in use: makes it as small as its contents, without stopping readers or writers.
 //!
-//! What was removed leaves free blocks all over the pool, between those that are in use. The allocator chooses the slabs that are to become free
-//! (`crates/pmem/src/alloc/evacuation.rs`); then, namespace by namespace and in steps of a few dozen keys,
-//! 1. each record that lies in one of them is written once more elsewhere, with the same timestamp and the same version before it, and takes the place of the
-//!    old one in the index: *a crash finds the one or the other*, and so does a reader, a snapshot's too, and what either says is the same. The old one is
-//!    retired. This is done under the key's stripe, so nobody else writes the key, and no batch that wrote it is undecided;
-//! 2. the index puts its leaves elsewhere ([`OrderedIndex::relocate`](everleaf_index::OrderedIndex::relocate)), under a stripe, so nobody clears it; those,
-//!    too, that lie in blocks which it can do without ([`OrderedIndex::gather`](everleaf_index::OrderedIndex::gather)).
+//! Removals leave free blocks all over the pool, between blocks in use. The allocator chooses slabs to be emptied (`crates/pmem/src/alloc/evacuation.rs`);
+//! then, namespace by namespace and in steps of a few dozen keys,
+//! 1. each record in such a slab is copied elsewhere, with the same timestamp and the same previous version, and the copy replaces it in the index: *a crash
+//!    finds the one or the other*, as does a reader, even one with a snapshot, and both say the same. The old record is retired. This is done under the key's
+//!    stripe, so no other thread writes the key, and no batch that wrote it is undecided;
+//! 2. the index moves its leaves elsewhere ([`OrderedIndex::relocate`](everleaf_index::OrderedIndex::relocate)), under a stripe, so that it is not cleared
+//!    meanwhile; it also moves leaves that lie in blocks which it can do without ([`OrderedIndex::gather`](everleaf_index::OrderedIndex::gather)).
 //!
-//! In the end free slabs are given back to the file system, and the pool ends with the last one in use.
+//! In the end free slabs are given back to the file system, and the pool ends with its last slab in use.
 //!
-//! What stays where it is: versions that only snapshots see, and indexes that were cleared and are still seen; tombstones, which are known by their place to
-//! whoever takes them out; and the few blocks that something else than an entry of an index leads to: roots, logs. Their slabs stay, and are filled again.
-//! Blocks that have slabs for themselves are not moved.
+//! Not moved are: versions that only snapshots see, and cleared indexes that are still seen; tombstones, since the thread that removes one identifies it by its
+//! place; and the few blocks that something other than an index entry leads to: roots, logs. Their slabs stay and are filled again. Blocks that have slabs of
+//! their own are not moved.
 
 use crate::namespace::{copy_value, link_word};
 use crate::store::{Shared, Space};
@@ -27,19 +27,19 @@ use std::sync::atomic::Ordering;
 
 /// Entries that are looked at in one step.
 const ENTRIES_AT_ONCE: usize = 256;
-/// Bytes of values that are moved in one step, about: as much as the values of so many entries have unless they are large.
+/// Bytes of values moved in one step, about: what the values of that many entries take unless they are large.
 const BYTES_AT_ONCE: usize = 1 << 20;
 /// Leaves that are looked at in one step, with a stripe held.
 const LEAVES_AT_ONCE: usize = 16;
 
 type Keys = Vec<Vec<u8>>;
 
-/// What [`Store::compact`] has done.
+/// The result of [`Store::compact`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shrunk {
-    /// Size of the pool in bytes, before.
+    /// Size of the pool in bytes before.
     pub size_before: usize,
-    /// And now. The file gets as short when the pool is closed; till then there is no space behind it.
+    /// Size in bytes now. The file is truncated to it when the pool is closed; until then it has no storage behind this size.
     pub size: usize,
     /// Number of bytes that were given back to the file system.
     pub given_back: usize,
@@ -47,7 +47,7 @@ pub struct Shrunk {
     pub records: u64,
     /// Number of leaves that were moved.
     pub leaves: u64,
-    /// Whether all that could be moved was: not when it was told to stop, or found no room.
+    /// Whether all that could be moved was; `false` if `watch` stopped it or it found no room.
     pub is_complete: bool,
 }
 
@@ -65,12 +65,12 @@ impl<E: Into<Error>> From<E> for Early {
 }
 
 impl<M: Listed> Store<M> {
-    /// Moves records and leaves together and gives the space that was between them back to the file system, while others read and write. `watch` hears of each
-    /// step, and says whether to go on; it must not verify, compact or load anything in the store, which would wait for this for ever, or have others do so.
-    /// What [`Evacuation::Sparse`] moves is worth it; [`Evacuation::All`] shows that everything can be moved.
+    /// Moves records and leaves together and gives the space between them back to the file system, while others read and write. `watch` is called after each
+    /// step, and says whether to go on; it must not verify, compact or load anything in the store, nor make other threads do so: they would wait for this call
+    /// for ever. [`Evacuation::Sparse`] moves what is worth moving; [`Evacuation::All`] shows that everything can be moved.
     ///
     /// # Errors
-    /// A damaged pool, [`Error::Halted`]. Without room it moves what it can.
+    /// A damaged pool, [`Error::Halted`]. If room runs out, it has moved what it could.
     pub fn compact(&self, evacuation: Evacuation, mut watch: impl FnMut(&Shrunk) -> ControlFlow<()>) -> Result<Shrunk, Error> {
         let Shared { pool, compacting, .. } = &*self.shared;
         let _compacting = schedule::lock(compacting);
@@ -79,7 +79,7 @@ impl<M: Listed> Store<M> {
         self.shared.collect(usize::MAX)?;
         let are_leaving = pool.evacuate(evacuation) > 0;
         let outcome = self.shared.evacuate(are_leaving, &mut shrunk, &mut watch);
-        // Who writes is not pinned, and may still be on his way to a leaf that has moved: its place is not to be given back under him.
+        // A writer is not pinned, and may still be on its way to a leaf that has moved: the old place must not be given back under it.
         self.shared.stripes.await_all();
         pool.settle();
         shrunk.is_complete = match outcome {
@@ -95,7 +95,7 @@ impl<M: Listed> Store<M> {
 }
 
 impl<M: Listed> Shared<M> {
-    /// Empties slabs, if any `are_leaving`, and what indexes find that has room for leaves and is not needed.
+    /// Empties slabs, if any `are_leaving`, and blocks for leaves that indexes can do without.
     fn evacuate(&self, are_leaving: bool, shrunk: &mut Shrunk, watch: &mut impl FnMut(&Shrunk) -> ControlFlow<()>) -> Result<(), Early> {
         let spaces: Vec<Arc<Space>> = self.spaces.read().values().cloned().collect();
         let mut go_on = |shrunk: &Shrunk| match watch(shrunk) {
@@ -114,7 +114,7 @@ impl<M: Listed> Shared<M> {
         Ok(())
     }
 
-    /// Moves records, if they `are_leaving`, and leaves, if they are or the index can do without some of its blocks.
+    /// Moves records if slabs `are_leaving`, and leaves if slabs are or the index can do without some of its blocks.
     fn evacuate_space(
         &self,
         space: &Space,
@@ -132,7 +132,7 @@ impl<M: Listed> Shared<M> {
                     go_on(shrunk)?;
                     bytes = 0;
                 }
-                // Whatever is moved gives back as much as it takes.
+                // Each move gives back as much as it takes.
                 if let Some(moved) = with_reserve(Reserve::Half, || self.relocate_record(space, &key))? {
                     shrunk.records += 1;
                     bytes += moved;
@@ -149,7 +149,7 @@ impl<M: Listed> Shared<M> {
         Ok(())
     }
 
-    /// Lets the index of a namespace choose what it can do without, and give back what it has been doing without: see
+    /// Lets the index of a namespace choose blocks that it can do without, and give back those it no longer uses: see
     /// [`OrderedIndex::gather`](everleaf_index::OrderedIndex::gather).
     fn gather(&self, space: &Space) -> Result<usize, Error> {
         let _stripe = self.stripes.lock(space.number, &[]);
@@ -158,7 +158,7 @@ impl<M: Listed> Shared<M> {
         Ok(index.map_or(Ok(0), |index| index.tree.gather())?)
     }
 
-    /// Which of the next keys behind `after` have records that are to leave; and the last one that was looked at, unless there are no more.
+    /// Those of the next keys after `after` whose records are to leave; and the last key that was looked at, unless there are no more.
     fn find_leaving(&self, space: &Space, after: Option<&[u8]>) -> Result<(Keys, Option<Vec<u8>>), Error> {
         let _pinned = self.pool.pin();
         let mut leaving = Vec::new();
@@ -172,7 +172,7 @@ impl<M: Listed> Shared<M> {
         Ok((leaving, last))
     }
 
-    /// Writes the record of `key` elsewhere, if it is to leave; how many bytes its value has then.
+    /// Copies the record of `key` elsewhere if it is to leave; returns the size of its value in bytes.
     fn relocate_record(&self, space: &Space, key: &[u8]) -> Result<Option<usize>, Error> {
         let pool = &*self.pool;
         let _stripe = self.stripes.lock(space.number, key);
@@ -183,7 +183,7 @@ impl<M: Listed> Shared<M> {
             return Ok(None);
         }
         let record = Record::read(pool, link.get())?;
-        // What can be seen and has no timestamp yet gets one now: it must be the same in both places.
+        // A visible record without a timestamp gets one now: it must be the same in both places.
         if record.is_tombstone() || self.age(&record)? == Age::Open {
             return Ok(None);
         }
@@ -196,7 +196,7 @@ impl<M: Listed> Shared<M> {
         let guard = pool.pin();
         match replaced {
             Ok(Some(old)) => self.retire(old.get(), &guard)?,
-            // An index that has no room, or no longer the key, does not have the copy either.
+            // The index has no room, or no longer has the key: then it does not have the copy either.
             Ok(None) => self.retire(copy.get(), &guard)?,
             Err(error) => {
                 let error = Error::from(error);
@@ -210,7 +210,7 @@ impl<M: Listed> Shared<M> {
         Ok(Some(value.len()))
     }
 
-    /// Moves leaves, from that of `low` on; where to go on, unless it has come to the end.
+    /// Moves leaves, from that of `low` on; returns where to continue, unless that was the last.
     fn relocate_leaves(&self, space: &Space, low: &[u8], shrunk: &mut Shrunk) -> Result<Option<Vec<u8>>, Error> {
         let _stripe = self.stripes.lock(space.number, low);
         self.writable()?;

@@ -1,4 +1,4 @@
-//! Who holds which commit slot, and what readers are told about it.
+//! The commit slots: who holds them, and what readers learn from them.
 //!
 //! A record of a batch carries a token in its commit word: bit 63, a generation and the number of the batch's slot.
 //!
@@ -10,15 +10,15 @@
 //! ```
 //!
 //! Readers do not look at the slot in the pool, whose commit word may be visible before it is durable, but at its *mirror* in DRAM: generation and one bit, set
-//! after the commit word is durable. So no reader returns what a crash could take back. Beside them stands the batch's timestamp, which is drawn after the bit
-//! is set, by the first who asks for it: thus whoever has drawn a lower one, for a snapshot, finds the batch not committed yet as of that, and whoever draws a
-//! higher one finds it committed; there is no moment between.
+//! after the commit word is durable. So no reader returns what a crash could take back. The mirror also has the batch's timestamp, which is drawn after the bit
+//! is set, by the first thread that asks for it: so a thread that has drawn a lower timestamp for a snapshot finds the batch not committed yet as of that, and
+//! a thread that draws a higher one finds it committed; there is no moment between.
 //!
-//! A mirror keeps its words until the slot is used again, for a higher generation; a reader who meets that knows that the batch of its token is over, and finds
-//! the outcome in the record: stamped with a timestamp, or still with its token if the batch was undone.
+//! A mirror keeps its words until the slot is used again, with a higher generation. A reader that meets that knows that the batch of its token is over, and
+//! finds the outcome in the record: a timestamp, or still the token if the batch was undone.
 //!
-//! Generations are timestamps, drawn when the slot is claimed: so none is used twice, in this life or any other, and a token below the store's birth is of a
-//! batch that is over. Recovery has undone those that were not committed.
+//! Generations are timestamps drawn when the slot is claimed: so none is used twice, in this life or any other, and a token from before the store's birth
+//! belongs to a batch that is over. Recovery has undone those that were not committed.
 
 use crate::block::SLOT_COUNT;
 use crate::clock::Clock;
@@ -26,11 +26,11 @@ use everleaf_pmem::schedule::{self, atomic::AtomicU64};
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::Ordering;
 
-/// Bit that tells a token from a timestamp.
+/// Bit that distinguishes a token from a timestamp.
 pub(crate) const PENDING: u64 = 1 << 63;
-/// The token of no batch, which a draft carries before it is of one: no generation is 0.
+/// The token of no batch, for a draft that is not in a batch yet: no generation is 0.
 pub(crate) const DRAFT: u64 = PENDING;
-/// Bit that tells what is still to be stamped from a timestamp.
+/// Bit that distinguishes a word still to be stamped from a timestamp.
 pub(crate) const UNSTAMPED: u64 = 1 << 62;
 const SLOT_BITS: u32 = 8;
 const COMMITTED: u64 = 1;
@@ -54,12 +54,12 @@ pub(crate) struct Slots {
 
 struct Free {
     slots: Vec<usize>,
-    /// Whether a slot will not come back. Then the store takes no writes any more.
+    /// Whether a slot will not come back. Then the store takes no more writes.
     one_is_lost: bool,
 }
 
 impl Free {
-    /// A slot, or that nobody should wait for one.
+    /// A slot, or `Some(None)` if waiting is futile.
     fn take(&mut self) -> Option<Option<usize>> {
         match self.slots.pop() {
             None if !self.one_is_lost => None,
@@ -68,7 +68,7 @@ impl Free {
     }
 }
 
-/// What is known of the batch that a token names.
+/// The known outcome of the batch that a token names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Not committed, or undone.
@@ -100,8 +100,8 @@ impl Slots {
         }
     }
 
-    /// Takes a free slot, waiting for one if all are in use, for a `generation` that was never used before. Whoever holds a slot holds its stripes already and
-    /// waits for nobody, so the wait ends. `None` when all are in use and one of them was lost.
+    /// Takes a free slot, waiting for one if all are in use, for a `generation` that was never used before. The holder of a slot already holds its stripes and
+    /// waits for nothing, so the wait ends. `None` if all are in use and one of them was lost.
     pub(crate) fn claim(&self, generation: u64) -> Option<Claim<'_>> {
         let slot = schedule::acquire(|| self.free.lock().take(), || self.wait_for_slot())?;
         let mirror = &self.mirrors[slot];
@@ -120,7 +120,7 @@ impl Slots {
         }
     }
 
-    /// What became of the batch of `token`; `None` when no slot has that number. If it is committed, its timestamp is drawn now, unless somebody was faster.
+    /// The outcome of a token's batch; `None` if no slot has that number. A committed batch's timestamp is drawn now, unless another thread was faster.
     ///
     /// The caller has read whatever it needs of the record *before*: while the answer is [`Fate::Undecided`], what the record links as previous is in place.
     pub(crate) fn fate(&self, token: u64, clock: &Clock) -> Option<Fate> {
@@ -141,19 +141,19 @@ impl Slots {
             }
             stamp => stamp,
         };
-        // The slot may serve a later batch by now. Its stamp was not set before its state was.
+        // The slot may serve a later batch by now. The timestamp of that batch was not set before its state was.
         let is_same = at & UNSTAMPED == 0 && mirror.state.load(Ordering::Acquire) == state;
         Some(if is_same { Fate::Committed(at) } else { Fate::Over })
     }
 }
 
 impl Claim<'_> {
-    /// The word that the records of the batch carry while it is under way.
+    /// The word that the records of the batch carry until it ends.
     pub(crate) fn token(&self) -> u64 {
         PENDING | self.generation << SLOT_BITS | self.slot as u64
     }
 
-    /// Tells readers that the batch is committed, durably: from here on they see all of it. Its timestamp.
+    /// Tells readers that the batch is durably committed: from here on they see all of it. Returns its timestamp.
     pub(crate) fn publish(&self, clock: &Clock) -> u64 {
         self.slots.mirrors[self.slot].state.store(self.generation << 1 | COMMITTED, Ordering::Release);
         match self.slots.fate(self.token(), clock) {
@@ -164,7 +164,7 @@ impl Claim<'_> {
 }
 
 impl Claim<'_> {
-    /// Leaves the slot as it is, for readers and for the next opening. The store must have stopped to take writes: whoever waits for a slot is told so.
+    /// Leaves the slot as it is, for readers and for the next open. The store must have stopped taking writes: threads that wait for a slot are told so.
     pub(crate) fn lose(self) {
         self.slots.free.lock().one_is_lost = true;
         self.slots.freed.notify_all();
@@ -186,7 +186,7 @@ mod tests {
     use crate::block::StoreBlock;
     use everleaf_pmem::{Hardware, Pool, PoolOptions};
 
-    /// A clock, and what draws timestamps from it.
+    /// Runs a test with a clock and a function that draws timestamps from it.
     fn with_clock(test: impl FnOnce(&Clock, &dyn Fn() -> u64)) {
         let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 4 << 20, ..PoolOptions::default() }).unwrap();
         let block = StoreBlock::create(&pool).unwrap();

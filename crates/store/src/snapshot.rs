@@ -1,28 +1,28 @@
-//! Snapshots: the store as of a moment, for as long as one likes.
+//! Snapshots: the store as of a moment, for as long as the caller likes.
 //!
 //! A snapshot is a timestamp and a bound. The bound, which is not above the timestamp, is registered as long as the snapshot lives, and keeps in place what the
-//! snapshot may want to see. Readers of a snapshot wait for nobody's versions; as readers of an index they wait where all do, for a writer who overwrites an
+//! snapshot may want to see. Readers of a snapshot wait for no versions. As readers of an index they wait where all readers do: for a writer that overwrites an
 //! entry of the very leaf that they read, and is at its fence.
 //!
 //! # Beginning
 //!
-//! 1. Register the bound in a *place*, one of some words that each thread begins to look for at another one; or, where those are taken, in the registry.
-//! 2. If plain writes are not forbidden, or may still be under way, forbid them, and wait for those: what they replace they do not keep, and what they write
-//!    has its timestamp before it can be seen. There are some only if there was no snapshot lately, and each is a single put or delete, or a group of puts.
-//!    From here on whoever replaces a version keeps it.
-//! 3. Draw the timestamp. Everything that was completed before is committed before it.
-//! 4. Say so, beside the bound: versions that were committed later are none of the snapshot's business ([`Snapshots::want`]). Until then it may want any.
+//! 1. Register the bound in a *place*, one of some words among which each thread begins its search at another one; or, if those are taken, in the registry.
+//! 2. If plain writes are not forbidden, or may still be in progress, forbid them, and wait for those in progress: they do not keep what they replace, and what
+//!    they write has its timestamp before it can be seen. There are some only if there was no snapshot lately, and each is a single put or delete, or a group
+//!    of puts. From here on a writer that replaces a version keeps it.
+//! 3. Draw the timestamp. Everything completed before is committed before it.
+//! 4. Store it beside the bound: versions committed later are not wanted by this snapshot ([`Snapshots::want`]). Until then it may want any.
 //!
 //! So the usual snapshot takes no lock: it exchanges its place, finds that plain writes are over, draws a timestamp, and stores it; when it ends, it stores to
-//! its place. Of a snapshot that matters to him a writer finds the bound, or the one of a later snapshot in the same place; and beside the bound its own
-//! timestamp, or that there is none yet, or one that is later still: the place says that there is no timestamp before it is free.
+//! its place. For a snapshot that matters to it, a writer finds the bound, or that of a later snapshot in the same place; and beside the bound the snapshot's
+//! own timestamp, or that there is none yet, or a later one: a place is marked as having no timestamp before it is freed.
 //!
-//! A writer that draws a timestamp above that of a snapshot does so after 3, so after 1, and finds the bound. See `garbage.rs` for what it does then. As long
-//! as writes are plain, it need not look: whoever is between 1 and 3 then draws a higher timestamp than any it has drawn.
+//! A writer that draws a timestamp above that of a snapshot does so after 3, so after 1, and finds the bound. `garbage.rs` says what it does then. As long as
+//! writes are plain, the writer need not look: a snapshot between 1 and 3 then draws a timestamp higher than any that the writer has drawn.
 //!
-//! Plain writes are allowed again when there has been no snapshot for some writes and nothing is left that was held back. Waiting for them would be a burden on
-//! a store that takes one transaction after the other. Whoever allows them says first that they are not over, and then looks at all places; whoever begins
-//! takes a place first, and then looks whether they are over. So one of them sees the other.
+//! Plain writes are allowed again when there has been no snapshot for some writes and nothing is held back any more. Waiting for them each time would burden a
+//! store that runs one transaction after the other. The thread that allows them first says that they are not over, and then looks at all places; a snapshot
+//! that begins first takes a place, and then looks whether they are over. So one of them sees the other.
 
 use crate::clock::Clock;
 use crate::namespace::{Entry, Found, Namespace};
@@ -41,64 +41,64 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How much garbage is collected when a snapshot ends.
+/// Collection steps when a snapshot ends.
 const STEPS_PER_SNAPSHOT: usize = 256;
-/// Writes without a snapshot after which writes are plain again. One, where a scheduler is to come by that often.
+/// Writes without a snapshot after which writes are plain again. One where a scheduler of threads should see that often.
 const IDLE_WRITES: u64 = if schedule::IS_BUILT_IN { 1 } else { 16 };
 
-/// Words for bounds: a few for each thread that takes one snapshot after the other, on the processors that there are. Fewer where a scheduler counts each look.
+/// Words for bounds: a few for each thread that takes one snapshot after the other, on an ordinary machine. Fewer where a scheduler counts each look.
 const PLACES: usize = if schedule::IS_BUILT_IN { 2 } else { 32 };
-/// How many of them a snapshot tries to get: a thread that holds more at once goes to the registry for each further one.
+/// How many of them a snapshot tries: a thread that holds more snapshots at once uses the registry for the others.
 const TRIES: usize = 2;
-/// In a place: there is no snapshot.
+/// In a place: no snapshot.
 const NONE: u64 = u64::MAX;
-/// Of a snapshot that is still beginning: its timestamp is above any that there is.
+/// The timestamp of a snapshot that is still beginning: above all others.
 const UNKNOWN: u64 = u64::MAX;
 
 /// The snapshots of an open store.
 pub(crate) struct Snapshots {
     places: [Place; PLACES],
-    /// Whether plain writes are forbidden, and those that had begun before are over. Changed with the registry locked.
+    /// Whether plain writes are forbidden and none is in progress any more. Changed with the registry locked.
     is_settled: AtomicU64,
     registry: Mutex<Registry>,
     /// The lowest bound in the registry, [`NONE`] if there is none. Changed with the registry locked.
     oldest_registered: AtomicU64,
-    /// The highest timestamp in the registry, [`UNKNOWN`] if one of them is. Changed with the registry locked.
+    /// The highest timestamp in the registry, [`UNKNOWN`] if any is unknown. Changed with the registry locked.
     newest_registered: AtomicU64,
     /// Writes since the last snapshot ended, while versions are kept.
     idle_writes: AtomicU64,
 }
 
-/// Where one snapshot at a time has its bound, on a line of its own.
+/// Holds the bound of one snapshot at a time, on a line of its own.
 #[repr(align(64))]
 struct Place {
     bound: AtomicU64,
-    /// Its timestamp, [`UNKNOWN`] until it is drawn.
+    /// The snapshot's timestamp, [`UNKNOWN`] until it is drawn.
     at: AtomicU64,
 }
 
 #[derive(Default)]
 struct Registry {
-    /// Bounds and timestamps of snapshots that have found no place, each by a number of its own. Bounds never fall as numbers rise: the clock does not go back.
+    /// Bounds and timestamps of snapshots that found no place, by number. Bounds never fall as numbers rise: the clock does not go back.
     entries: BTreeMap<u64, (u64, u64)>,
-    /// The same timestamps in their order, each with the number. There may be as many as clients watch keys, so nobody goes through all of them.
+    /// The same timestamps in order, each with its number. There may be as many as clients that watch keys, so they are never searched linearly.
     timestamps: BTreeSet<(u64, u64)>,
-    /// The number of the next of them.
+    /// The next number.
     next: u64,
     /// Whether plain writes are forbidden.
     is_versioned: bool,
 }
 
 impl Registry {
-    /// Whether one of them may want to see what was committed at `created_at` and replaced at `replaced_at`.
+    /// Whether one of them may want a version that was committed at `created_at` and replaced at `replaced_at`.
     fn wants(&self, created_at: u64, replaced_at: u64) -> bool {
         let is_between = created_at < replaced_at && self.timestamps.range((created_at + 1, 0)..=(replaced_at, u64::MAX)).next().is_some();
-        // Of those that are still beginning, one may have drawn a timestamp that it has not told.
+        // A snapshot that is still beginning may have drawn a timestamp without having stored it.
         is_between || self.timestamps.range((UNKNOWN, 0)..).any(|(_, number)| self.entries[number].0 <= replaced_at)
     }
 }
 
-/// Where a bound stands.
+/// Where a bound is registered.
 #[derive(Clone, Copy)]
 enum Held {
     Place(usize),
@@ -117,13 +117,13 @@ impl Snapshots {
         }
     }
 
-    /// Whether a snapshot may want to see what was committed at `created_at`, 0 if that is not known, and replaced at `replaced_at`, which has been drawn.
+    /// Whether a snapshot may want a version that was committed at `created_at` (0: unknown) and replaced at `replaced_at`, which has been drawn.
     #[inline]
     pub(crate) fn want(&self, clock: &Clock, created_at: u64, replaced_at: u64) -> bool {
         clock.keeps_versions() && self.bounds().any(|(bound, at)| bound <= replaced_at && created_at < at.load(Ordering::Acquire))
     }
 
-    /// [`Snapshots::want`], and of those that are registered, each by itself: one that has begun between two others does not make them want what is between.
+    /// [`Snapshots::want`], with each registered snapshot considered by itself: they do not want versions between two of them for which there is no snapshot.
     pub(crate) fn want_exactly(&self, clock: &Clock, created_at: u64, replaced_at: u64) -> bool {
         self.want(clock, created_at, replaced_at) && {
             let of_place = |place: &Place| place.bound.load(Ordering::SeqCst) <= replaced_at && created_at < place.at.load(Ordering::Acquire);
@@ -131,9 +131,9 @@ impl Snapshots {
         }
     }
 
-    /// Whether there is a snapshot now that had a timestamp, not above this one, when this one was drawn.
+    /// Whether there is a snapshot now whose timestamp was known, and not above this one, when this one was drawn.
     pub(crate) fn have_before(&self, timestamp: u64) -> bool {
-        // A place says that there is no timestamp before it is free.
+        // A place is marked as having no timestamp before it is freed.
         self.places.iter().any(|place| place.at.load(Ordering::Acquire) <= timestamp)
             || schedule::lock(&self.registry).timestamps.first().is_some_and(|(at, _)| *at <= timestamp)
     }
@@ -143,7 +143,7 @@ impl Snapshots {
         self.bounds().map(|(bound, _)| bound).min().filter(|bound| *bound != NONE)
     }
 
-    /// Bounds, and where the timestamps that belong to them stand, to be read after them. All that are registered are as one.
+    /// Bounds, each with the word of its timestamp, to be read after it. All registered snapshots count as one.
     fn bounds(&self) -> impl Iterator<Item = (u64, &AtomicU64)> {
         let places = self.places.iter().map(|place| (place.bound.load(Ordering::SeqCst), &place.at));
         places.chain(std::iter::once_with(|| (self.oldest_registered.load(Ordering::Acquire), &self.newest_registered)))
@@ -155,7 +155,7 @@ impl Snapshots {
         registered + self.places.iter().filter(|place| place.bound.load(Ordering::Acquire) != NONE).count()
     }
 
-    /// Step 1, and the beginning of 2: where the bound stands, and whether plain writes may still be under way.
+    /// Step 1 and the beginning of 2: returns where the bound is, and whether plain writes may still be in progress.
     #[inline]
     fn register(&self, clock: &Clock) -> (Held, bool) {
         let held = self.take_place(clock.now()).unwrap_or_else(|| self.take_entry(clock));
@@ -203,7 +203,7 @@ impl Snapshots {
         self.note(&registry);
     }
 
-    /// Whether plain writes may still be under way when they are forbidden.
+    /// Forbids plain writes; returns whether some may still be in progress.
     #[cold]
     fn forbid_plain(&self, clock: &Clock) -> bool {
         let mut registry = schedule::lock(&self.registry);
@@ -214,14 +214,14 @@ impl Snapshots {
         self.is_settled.load(Ordering::SeqCst) == 0
     }
 
-    /// The end of 2. With the lock: else whoever allows plain writes could say that they are not over before this, and look when the snapshot has ended.
+    /// The end of 2. With the lock: a thread that allows plain writes could otherwise unset this before, and look after the snapshot has ended.
     #[cold]
     fn settle(&self) {
         let _registry = schedule::lock(&self.registry);
         self.is_settled.store(1, Ordering::SeqCst);
     }
 
-    /// Ends a snapshot; its bound.
+    /// Ends a snapshot; returns its bound.
     #[inline]
     fn unregister(&self, held: Held) -> u64 {
         if self.idle_writes.load(Ordering::Relaxed) != 0 {
@@ -248,7 +248,7 @@ impl Snapshots {
         ended
     }
 
-    /// Whoever looks between the two finds one that was right before: each alone is right for all snapshots that are there before and after.
+    /// A reader between the two stores gets a valid pair: each word alone is right for all snapshots that exist both before and after.
     fn note(&self, registry: &Registry) {
         self.newest_registered.store(registry.timestamps.last().map_or(UNKNOWN, |(at, _)| *at), Ordering::Release);
         self.oldest_registered.store(registry.entries.values().next().map_or(NONE, |(bound, _)| *bound), Ordering::Release);
@@ -277,7 +277,7 @@ impl Snapshots {
     }
 }
 
-/// Where a thread begins to look for a place.
+/// The place at which a thread begins its search.
 #[inline]
 fn first_place() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -323,7 +323,7 @@ impl<M: Listed> Snapshot<M> {
         let time_ms = || if shared.may_expire.load(Ordering::Acquire) { shared.wall.now_ms() } else { 0 };
         let moment = loop {
             let moment = Moment { time_ms: time_ms(), at: shared.tick().at };
-            // It was that time when the timestamp was drawn, which is above those of all commits that held the time till then, and of none that does so later.
+            // It was that time when the timestamp was drawn: above those of all commits that held the time till then, and of no commit that holds it later.
             if moment.time_ms == time_ms() {
                 break moment;
             }
@@ -387,7 +387,7 @@ impl<M: Listed> Snapshot<M> {
         self.view(namespace).find(key, |found| found.entry())
     }
 
-    /// As of when it shows what there is.
+    /// The moment as of which it reads.
     pub(crate) fn moment(&self) -> Moment {
         self.moment
     }
@@ -529,19 +529,19 @@ impl<M: Listed> Snapshot<M> {
         View { shared: &self.shared, space: &namespace.space, moment: Some(self.moment) }
     }
 
-    /// Begins again to hold back what is replaced from now on of the keys whose stripes the caller holds. What was replaced since it was released may be gone.
+    /// Holds back again what is replaced from now on of the keys whose stripes the caller holds. What was replaced since the release may be gone.
     pub(crate) fn hold(&mut self) {
-        // Nobody writes these keys now, so there is no plain write to wait for. Whoever begins the next snapshot does.
+        // No thread writes these keys now, so there is no plain write to wait for. The next snapshot to begin waits.
         let Self { shared, held, .. } = self;
         held.get_or_insert_with(|| {
             let held = shared.snapshots.register(&shared.clock).0;
-            // Not that of its moment: nobody is to believe that what was replaced since then is in place.
+            // Not the timestamp of its moment: no thread may assume that what was replaced since then is in place.
             shared.snapshots.set_timestamp(held, shared.tick().at);
             held
         });
     }
 
-    /// Ends it without giving back what it has held back: the caller may hold stripes.
+    /// Ends it without collecting what it held back: the caller may hold stripes.
     pub(crate) fn release(&mut self) {
         if let Some(held) = self.held.take() {
             self.shared.garbage.look_again_from(self.shared.snapshots.unregister(held));

@@ -38,7 +38,7 @@ pub struct Options {
     /// The persistence domain. Default `None`: it is detected, and a pool last opened in [`Domain::Msync`] is opened in it again. Set [`Domain::Msync`] for a
     /// pool on a disk whose writes must survive a power failure: it is never chosen automatically. Set another domain to leave it, or to measure.
     pub domain: Option<Domain>,
-    /// Opens a pool even if a machine failure may have torn it. Default false; set true only to save what can be saved.
+    /// Opens a pool even if a machine failure may have torn it, or its journal is missing. Default false; set true only to save what can be saved.
     pub accept_dirty_shutdown: bool,
     /// Minimum size of the pool in bytes, with memory behind all of it: see [`PoolOptions::prefault`]. Default 0.
     pub prefault: usize,
@@ -61,7 +61,7 @@ impl Options {
     }
 }
 
-/// How many the process may use; to find out takes the system tens of microseconds.
+/// How many the process may use; finding out takes the system tens of microseconds.
 static PROCESSORS: LazyLock<usize> = LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
 
 impl Default for Options {
@@ -79,7 +79,7 @@ impl Default for Options {
     }
 }
 
-/// Does it once more if there was no room: an index may be pinned while it works, and then it cannot use what retired blocks make. The caller is not pinned.
+/// Retries once if there was no room: an index may be pinned while it works, and then cannot use the room that retired blocks make. The caller is not pinned.
 pub(crate) fn again<M: Medium, T>(pool: &Pool<M>, mut act: impl FnMut() -> Result<T, everleaf_index::Error>) -> Result<T, Error> {
     match act().map_err(Error::from) {
         Err(error) if error.is_no_space() => {
@@ -125,10 +125,10 @@ impl<M: Medium> From<Unclosed<M>> for Error {
     }
 }
 
-/// What the store and its namespaces' handles share.
+/// What a store and the handles of its namespaces share.
 pub(crate) struct Shared<M: Medium> {
     pub(crate) pool: Arc<Pool<M>>,
-    /// There is no other store on it.
+    /// Keeps other stores off the pool.
     _claim: Claim<M>,
     pub(crate) header: Header<M>,
     pub(crate) clock: Clock,
@@ -139,12 +139,12 @@ pub(crate) struct Shared<M: Medium> {
     pub(crate) drafts: Drafts,
     pub(crate) wall: Wall,
     pub(crate) sweeper: Sweeper,
-    /// Whether any key has ever been set to expire, in this life, or may have been before. Set before such a key can be seen.
+    /// Whether any key has been set to expire in this life, or may have been before. Set before such a key can be seen.
     pub(crate) may_expire: AtomicBool,
     pub(crate) spaces: RwLock<BTreeMap<String, Arc<Space>>>,
     /// Held while a namespace is loaded: before all other locks.
     pub(crate) loading: Mutex<()>,
-    /// Held while the store is compacted, or verified: after `loading`, before all other locks.
+    /// Held while the store is compacted or verified: after `loading`, before all other locks.
     pub(crate) compacting: Mutex<()>,
     /// Held while an index is created: after the stripes, if any.
     creating: Mutex<()>,
@@ -158,38 +158,38 @@ pub(crate) struct Space {
     pub(crate) name: String,
     /// Number within this open store, to tell the same key in two namespaces apart.
     pub(crate) number: u32,
-    /// `None` until the first write, and after a clear. Only set with a stripe held, only taken away with all of them.
+    /// `None` until the first write, and after a clear. Set only with a stripe held, removed only with all of them.
     pub(crate) index: ArcSwapOption<Index>,
-    /// Name of its index, once it has had one: it keeps it while the store is open.
+    /// The kind of its index, once it has had one or one was chosen: it stays while the store is open.
     kind: OnceLock<&'static str>,
-    /// Indexes that were cleared, and that snapshots still see, in the order in which that happened. Added to before the index is taken away.
+    /// Indexes that were cleared but that snapshots still see, in order. Added to before the index is removed.
     former: ArcSwap<Vec<Arc<Former>>>,
     /// The timestamp of the last clear or bulk load in this life, 0 if there was none. Changed with all stripes held.
     pub(crate) turned: Watched,
-    /// Whether a bulk load is making its index. Set while indexes are not created.
+    /// Whether a bulk load is making its index. Set while no index is created.
     pub(crate) is_loading: AtomicBool,
-    /// See [`Space::count`]. Large, and so made when there is something to count.
+    /// See [`Space::count`]. It is large, so it is created only when there is something to count.
     counter: OnceLock<Box<Counter>>,
-    /// Number of writes of keys that expire, and 1 more where the pool had some, or may have; 0 again when a sweep finds none.
+    /// Number of writes of keys that expire, plus 1 if the pool had some, or may have; 0 again when a sweep finds none.
     pub(crate) expiring: AtomicU64,
-    /// How many of these stand for no key that expires: what the last pass of a sweep has counted, which began with so many writes.
+    /// How many of these stand for no key that expires: what `expiring` was when the last round of sweeps began, less the keys that its pass found.
     pub(crate) uncounted: AtomicI64,
 }
 
 /// An index that was cleared.
 pub(crate) struct Former {
     pub(crate) index: Arc<Index>,
-    /// When.
+    /// When it was cleared.
     ended: Stamp,
 }
 
 impl Space {
-    /// Number of keys, those that have expired and are still there included.
+    /// Number of keys, including expired ones that are still there.
     pub(crate) fn count(&self) -> u64 {
         self.counter.get().map_or(0, |counter| counter.get())
     }
 
-    /// What counts them. Changed with the key's stripe held, or all of them.
+    /// Counts the keys. Changed with the key's stripe held, or all of them.
     #[inline]
     pub(crate) fn counter(&self) -> &Counter {
         self.counter.get_or_init(Box::default)
@@ -199,7 +199,7 @@ impl Space {
     #[inline]
     pub(crate) fn current(&self, clock: &Clock) -> Loaded<Option<Arc<Index>>> {
         let index = self.index.load();
-        // What is seen, or found missing, must be so for snapshots that begin later.
+        // What is seen, or found missing, must be so for later snapshots.
         match index.as_deref() {
             Some(index) => _ = index.begun.get(clock),
             None => self.see_cleared(clock),
@@ -214,13 +214,13 @@ impl Space {
         }
     }
 
-    /// The index as of `moment`, that of a snapshot which the caller holds. The caller is pinned.
+    /// The index as of `moment`, that of a snapshot that the caller holds. The caller is pinned.
     #[inline]
     pub(crate) fn index_at(&self, moment: Moment, clock: &Clock) -> Loaded<Option<Arc<Index>>> {
-        // In this order: an index that is taken away after the first look is seen by the second. As long as everybody finds it, its end has no timestamp: only
-        // who has found it gone may draw that. One that was made since has nothing to show, unless it was loaded: then it says so itself.
+        // In this order: an index that is removed after the first look is seen by the second. While every thread finds it, its end has no timestamp: only a
+        // thread that has found it gone may draw that. An index created since has nothing to show, unless it was loaded: then its own stamp says so.
         let index = self.index.load();
-        // Nothing was cleared or loaded since: then nothing was before, either. Whoever makes an index after a clear has seen when that was.
+        // Nothing was cleared or loaded since, so nothing is hidden. A thread that creates an index after a clear has seen when the clear was.
         if let Some(current) = index.as_deref()
             && self.turned.load(Ordering::Acquire) < moment.at
             && current.begun.get(clock) < moment.at
@@ -239,7 +239,7 @@ impl Space {
         }
     }
 
-    /// The indexes that were cleared between two moments, of which the caller holds snapshots, and when. The caller is pinned.
+    /// The indexes that were cleared between two moments of snapshots that the caller holds, and when. The caller is pinned.
     pub(crate) fn cleared_between(&self, from: u64, to: u64, clock: &Clock) -> Vec<(Arc<Index>, u64)> {
         let former = self.former.load();
         former.iter().map(|former| (former.index.clone(), former.ended.get(clock))).filter(|(_, ended)| (from..to).contains(ended)).collect()
@@ -258,7 +258,7 @@ pub(crate) struct Index {
     pub(crate) kind: &'static str,
     /// Offset of its root block, which names it in the logs of batches.
     pub(crate) root: u64,
-    /// Since when its first records are there, if they were loaded.
+    /// When its first records appeared, if they were loaded.
     pub(crate) begun: Stamp,
 }
 
@@ -268,7 +268,7 @@ impl Store<Hardware> {
     /// # Errors
     /// See [`Error::kind`] and [`Store::on`].
     pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
-        // Before there is a file.
+        // Checked before the file is created.
         find_entry::<Hardware>(&options.index)?;
         Self::in_file(Pool::open_or_create(path, &options.pool())?, &options)
     }
@@ -281,7 +281,7 @@ impl Store<Hardware> {
         Self::in_file(Pool::open(path, &options.pool())?, &options)
     }
 
-    /// [`Store::on`]. A pool that was closed is closed again if that fails: nothing has happened to it.
+    /// [`Store::on`]. If that fails, a pool that was closed is closed again: nothing has happened to it.
     fn in_file(pool: Arc<Pool>, options: &Options) -> Result<Self, Error> {
         let was_closed = pool.info().found == everleaf_pmem::Found::Clean && !pool.needs_recovery();
         Self::on(pool.clone(), options).inspect_err(|_| {
@@ -432,12 +432,12 @@ impl<M: Listed> Store<M> {
             self.shared.collect(usize::MAX)?;
             let _paused = self.shared.garbage.pause();
             let _all = self.shared.stripes.lock_all();
-            // What is held back is reachable by nothing in the pool, and must not seem to be in use at the next open.
+            // Garbage is reachable by nothing in the pool, and must not seem to be in use at the next open.
             let count = if self.shared.garbage.is_empty() && self.shared.drafts.is_empty() { 0 } else { self.shared.snapshots.count() };
             if count > 0 {
                 return Err(Error::SnapshotsOpen { count });
             }
-            // Of what is linked there is something left only where a full pool has no room for its removal.
+            // Linked garbage is left here only if a full pool has no room for its removal.
             if self.shared.garbage.is_linked() {
                 self.shared.writable()?;
                 self.shared.leave_images()?;
@@ -473,14 +473,14 @@ impl<M: Listed> Shared<M> {
         spaces.entry(name.into()).or_insert_with(new).clone()
     }
 
-    /// Has a namespace that has had no index yet get this one; whether it is the one that it has, or gets.
+    /// Chooses the index of a namespace that has had none yet; returns whether it is the one that the namespace has or gets.
     pub(crate) fn prefer_index(&self, space: &Space, name: &str) -> Result<bool, Error> {
         let entry = find_entry::<M>(name)?;
         // One that has had an index keeps it.
         Ok(*space.kind.get_or_init(|| entry.name) == entry.name)
     }
 
-    /// The index of `space`, created now if need be. The caller holds a stripe, so nobody replaces it meanwhile.
+    /// The index of `space`, created now if necessary. The caller holds a stripe, so it is not replaced meanwhile.
     pub(crate) fn index_or_create(&self, space: &Space) -> Result<Arc<Index>, Error> {
         if let Some(index) = space.index.load_full() {
             return Ok(index);
@@ -506,7 +506,7 @@ impl<M: Listed> Shared<M> {
         Ok(Index { tree, kind: space.kind.get_or_init(|| entry.name), root, begun })
     }
 
-    /// A new index for `space`, which nobody but the caller gets to see. See `load.rs`.
+    /// A new index for `space`, visible only to the caller. See `load.rs`.
     pub(crate) fn begin_load(&self, space: &Space) -> Result<Index, Error> {
         let _creating = schedule::lock(&self.creating);
         if space.index.load().is_some() {
@@ -517,7 +517,7 @@ impl<M: Listed> Shared<M> {
         Ok(index)
     }
 
-    /// Lets every index leave behind what makes the next open fast. Not if there are tombstones left, which only an open that reads all records finds. The
+    /// Has every index leave an image that makes the next open fast; but not if there are tombstones, which only an open that reads all records finds. The
     /// caller holds all stripes, has paused the collection, and closes the pool next.
     fn leave_images(&self) -> Result<(), Error> {
         if !self.garbage.is_empty() {
@@ -528,13 +528,13 @@ impl<M: Listed> Shared<M> {
         indexes.try_for_each(|index| Ok(index.tree.close()?))
     }
 
-    /// Unlinks the index of `space`, durably, and leaves its blocks to the collection (`garbage.rs`), which begins at once, unless a snapshot still sees
-    /// it; whether there was one. `check` learns how many keys it has, and may refuse.
+    /// Durably unlinks the index of `space`, and leaves its blocks to the collection (`garbage.rs`), which begins at once, unless a snapshot still sees it.
+    /// Returns whether there was one. `check` gets its number of keys, and may refuse.
     ///
     /// The unlinking of the root is the commit point. After a crash recovery does not reach the blocks, so they are free.
     pub(crate) fn remove(&self, space: &Arc<Space>, check: impl FnOnce(u64) -> Result<(), Error>) -> Result<bool, Error> {
         {
-            // Whoever writes holds a stripe while it uses the index; whoever reads is pinned, and what it reads is only retired.
+            // A writer holds a stripe while it uses the index; a reader is pinned, and what it reads is only retired.
             let _all = self.stripes.lock_all();
             self.writable()?;
             let Some(old) = space.index.load_full() else { return Ok(false) };
@@ -548,7 +548,7 @@ impl<M: Listed> Shared<M> {
             let at = former.ended.get(&self.clock);
             space.turned.store(at, Ordering::Release);
             space.counter().set(0);
-            // Whoever begins a snapshot from now on is above that, and holds nothing of it back.
+            // Snapshots that begin from now on are above that, and hold nothing of it back.
             self.tick();
             self.left_index(space, former, keys, at);
         }
@@ -557,7 +557,7 @@ impl<M: Listed> Shared<M> {
         Ok(true)
     }
 
-    /// A key that expires, if it does, is about to be written. The caller holds its stripe.
+    /// Notes that a key is about to be written, which expires if `expiry_ms` is given. The caller holds its stripe.
     #[inline]
     pub(crate) fn note_expiry(&self, space: &Space, expiry_ms: Option<u64>) -> Option<u64> {
         if expiry_ms.is_some() {
@@ -566,23 +566,23 @@ impl<M: Listed> Shared<M> {
         expiry_ms
     }
 
-    /// So many keys that expire are about to be seen.
+    /// Notes that this many keys that expire are about to become visible.
     pub(crate) fn note_expiring(&self, space: &Space, count: u64) {
         space.expiring.fetch_add(count, Ordering::Relaxed);
         if count > 0 && !self.may_expire.load(Ordering::Relaxed) {
-            // An exchange, and whoever begins a snapshot adds to the clock before it looks: locked operations, which on x86-64 nothing passes. So a snapshot
-            // that does not see this has a timestamp below that of the key.
+            // An exchange; and a thread that begins a snapshot adds to the clock before it looks: both are locked operations, which nothing passes on x86-64.
+            // So a snapshot that does not see this has a timestamp below that of the key.
             self.may_expire.swap(true, Ordering::SeqCst);
         }
     }
 
-    /// A timestamp above all before.
+    /// Draws a timestamp above all before.
     #[inline]
     pub(crate) fn tick(&self) -> Tick {
         self.clock.tick(&self.pool, &self.header.get().clock_limit)
     }
 
-    /// Links a record in an index; what it had for the key before. The caller is not pinned, here and below.
+    /// Links a record in an index; returns the key's previous link. The caller is not pinned, here and below.
     pub(crate) fn upsert(&self, index: &Index, key: &[u8], link: NonZeroU64) -> Result<Option<NonZeroU64>, Error> {
         again(&self.pool, || index.tree.upsert(key, link))
     }
@@ -597,19 +597,19 @@ impl<M: Listed> Shared<M> {
         })
     }
 
-    /// Several writes of which nobody is told before the caller has fenced; see [`OrderedIndex::apply_unfenced`](everleaf_index::OrderedIndex::apply_unfenced).
+    /// Several writes, not acknowledged before the caller has fenced; see [`OrderedIndex::apply_unfenced`](everleaf_index::OrderedIndex::apply_unfenced).
     pub(crate) fn apply_unfenced(&self, index: &Index, writes: &[(&[u8], Write)], replaced: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         let start = replaced.len();
         again(&self.pool, || index.tree.apply_unfenced(&writes[replaced.len() - start..], replaced))
     }
 
-    /// Gives back the block of the record that `link` refers to, once no reader can hold it. It is unlinked durably.
+    /// Gives back the block of the record at `link` once no reader can hold it. It is durably unlinked.
     pub(crate) fn retire(&self, link: u64, guard: &Guard) -> Result<(), Error> {
         self.pool.retire(Off::<Word>::from_link(link)?, guard);
         Ok(())
     }
 
-    /// Whether the store takes writes. Asked before a write, and after its last fence: only then is it known that what was fenced is durable.
+    /// Whether the store takes writes. Checked before a write, and after its last fence: only then is it known that the fenced data is durable.
     ///
     /// # Errors
     /// [`Error::Halted`], and those of [`Pool::writable`].
@@ -638,7 +638,7 @@ fn find_entry<M: Listed>(name: &str) -> Result<Entry<[u8], M>, Error> {
     }
 }
 
-/// Checks what a caller gave.
+/// Checks the sizes of a caller's key and value.
 pub(crate) fn check_sizes(key: &[u8], value: &[u8]) -> Result<(), Error> {
     if key.len() > KEY_SIZE_MAX {
         return Err(Error::KeyTooLong { size: key.len() });
@@ -653,7 +653,7 @@ pub(crate) fn check_sizes(key: &[u8], value: &[u8]) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    /// Each took more than four kilobytes for what it had nothing of.
+    /// Each took more than four kilobytes without containing anything.
     #[test]
     fn a_name_is_cheap() {
         assert!(size_of::<Space>() <= 192, "{}", size_of::<Space>());

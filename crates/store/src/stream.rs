@@ -1,4 +1,4 @@
-//! The stream: what backups and exports are made of. `docs/stream-format.md` has it for those who write their own reader.
+//! The stream: the format of backups and exports. `docs/stream-format.md` describes it for authors of other readers.
 //!
 //! ```text
 //!  header    block 0     block 1                                       last block
@@ -11,12 +11,12 @@
 //! entry    4 B size of the key | 4 B size of the value | 8 B when it expires, in ms since 1970, 0 = never | key | value
 //! ```
 //!
-//! All numbers are little-endian. Every byte is under a checksum, every block has its place by its number, the last one says how much there was: so whatever is
-//! missing, doubled, moved or changed is noticed, at the latest with the block that has it, and nothing of that block is handed out. A size is believed when
+//! All numbers are little-endian. A checksum covers every byte, each block has its number, and the last one says how much there was: so anything missing,
+//! duplicated, moved or changed is noticed, at the latest with the block that has it, and nothing of that block is handed out. A size is believed only after
 //! its header has been verified.
 //!
-//! A block of entries is written when it has [`BLOCK_SIZE`] bytes, and has more only if its last entry is so large. Reading takes memory as bytes arrive, not
-//! as a header promises them.
+//! A block of entries is written when it has [`BLOCK_SIZE`] bytes, and is larger only if its last entry is that large. A reader takes memory as bytes arrive,
+//! not as a header promises them.
 
 use crate::error::check_namespace_name;
 use crate::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
@@ -24,7 +24,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
-/// Not text, and different after any transfer that takes it for text.
+/// Not text, and changed by any transfer that takes it for text.
 pub(crate) const MAGIC: [u8; 8] = *b"\x89EVS\r\n\x1a\n";
 /// Version of the format.
 const VERSION: u32 = 1;
@@ -35,9 +35,9 @@ const BLOCK_HEADER_SIZE: usize = 20;
 /// Bytes of entries in a block, about.
 const BLOCK_SIZE: usize = 256 << 10;
 const ENTRY_HEADER_SIZE: usize = 16;
-/// The largest content: one entry behind almost a block of others.
+/// The largest content: one entry after almost a block of others.
 const CONTENT_SIZE_MAX: usize = BLOCK_SIZE + ENTRY_HEADER_SIZE + KEY_SIZE_MAX + VALUE_SIZE_MAX;
-/// What is read at once of a content whose bytes may not be there.
+/// How much of a content is read at once, as its bytes may not be there.
 const PIECE_SIZE: usize = 1 << 20;
 
 const ORIGIN: u32 = 1;
@@ -45,7 +45,7 @@ const NAMESPACE: u32 = 2;
 const ENTRIES: u32 = 3;
 const END: u32 = 4;
 
-/// What is wrong with a stream, or with what it was read from or written to.
+/// An error of a stream, or of its source or destination.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
@@ -54,19 +54,19 @@ pub enum StreamError {
     Damaged {
         /// Where the header, block or entry begins.
         offset: u64,
-        /// In what way.
+        /// What is wrong.
         what: &'static str,
     },
-    /// The stream ends before its end: its writer, or whoever carried it, was interrupted.
+    /// The stream ends before its end: its writer, or its transfer, was interrupted.
     #[error("the stream ends at byte {offset}, in the middle; take another copy of it")]
     CutOff {
         /// Its length in bytes.
         offset: u64,
     },
-    /// It begins as no stream does.
+    /// It does not begin as a stream does.
     #[error("this is no stream of Everleaf's: it begins with other bytes; give a file that `backup` or `export` has written")]
     NotAStream,
-    /// A newer one. There is none of version 0.
+    /// A later version. There is no version 0.
     #[error("the stream has version {found} of the format, and this program knows none above {known}; read it with a later one")]
     UnknownVersion {
         /// Its version.
@@ -80,24 +80,24 @@ pub enum StreamError {
         /// The path.
         path: PathBuf,
     },
-    /// Whoever was told how far it is has broken it off.
+    /// The progress callback has stopped it.
     #[error("stopped before the end; nothing has changed")]
     Stopped,
-    /// A namespace that is to be exported, and that the snapshot does not show.
+    /// A namespace to be exported that the snapshot does not show.
     #[error("there is no namespace {name:?} to be written; choose one that is there, or none to have all of them")]
     NoNamespace {
         /// Its name.
         name: String,
     },
-    /// Reading or writing it failed.
+    /// Reading or writing failed.
     #[error("{action}: {source}")]
     Io {
         /// What was tried.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The store: a full pool, a damaged one.
+    /// An error of the store: a full pool, a damaged one.
     #[error(transparent)]
     Store(#[from] crate::Error),
 }
@@ -115,12 +115,12 @@ pub struct Passed {
     pub stream_bytes: u64,
 }
 
-/// Where a stream comes from.
+/// The origin of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// When what it holds was so, in milliseconds since 1970: where nothing expires, when the stream was begun.
+    /// The time as of which the contents are, in milliseconds since 1970: where nothing expires, when the stream was begun.
     pub time_ms: u64,
-    /// Number of entries that were expected when it began: for progress alone.
+    /// Number of entries that were expected when it began: only for progress.
     pub entries_expected: u64,
     /// Which program wrote it.
     pub writer: String,
@@ -137,7 +137,7 @@ pub struct StreamEntry<'b> {
     pub expiry_ms: Option<u64>,
 }
 
-/// What comes next in a stream.
+/// The next part of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Part<'b> {
     /// A namespace begins.
@@ -147,9 +147,9 @@ pub enum Part<'b> {
         /// Name of the index that it was kept in.
         index: &'b str,
     },
-    /// Entries of the namespace that has begun, in order.
+    /// Entries of the current namespace, in order.
     Entries(Vec<StreamEntry<'b>>),
-    /// All of it has been read.
+    /// The end.
     End,
 }
 
@@ -158,7 +158,7 @@ pub(crate) struct Writer<W> {
     out: W,
     /// Number of the next block.
     number: u32,
-    /// Entries that were not written yet, behind room for the header of their block.
+    /// Entries that were not written yet, after room for the header of their block.
     entries: Vec<u8>,
     pub(crate) passed: Passed,
 }
@@ -182,7 +182,7 @@ impl<W: Write> Writer<W> {
         self.block(NAMESPACE, &[&[size], name.as_bytes(), index.as_bytes()])
     }
 
-    /// Adds an entry, whose value `write` appends, with its size; whether a block is full. Then [`Writer::flush_entries`] is due.
+    /// Adds an entry, whose value `write` appends, returning its size. Returns whether a block is full, so that [`Writer::flush_entries`] is due.
     pub(crate) fn entry<E>(&mut self, key: &[u8], expiry_ms: Option<u64>, write: impl FnOnce(&mut Vec<u8>) -> Result<usize, E>) -> Result<bool, E> {
         let start = self.entries.len();
         self.entries.extend_from_slice(&(key.len() as u32).to_le_bytes());
@@ -202,7 +202,7 @@ impl<W: Write> Writer<W> {
         Ok(self.entries.len() - BLOCK_HEADER_SIZE >= BLOCK_SIZE)
     }
 
-    /// Writes the entries that wait.
+    /// Writes the pending entries.
     pub(crate) fn flush_entries(&mut self) -> Result<(), StreamError> {
         if self.entries.len() == BLOCK_HEADER_SIZE {
             return Ok(());
@@ -218,7 +218,7 @@ impl<W: Write> Writer<W> {
         written
     }
 
-    /// Writes the end, and gives back what the stream was written to.
+    /// Writes the end, and returns what the stream was written to.
     pub(crate) fn end(mut self) -> Result<(W, Passed), StreamError> {
         self.flush_entries()?;
         let Passed { namespaces, entries, content_bytes, .. } = self.passed;
@@ -259,9 +259,9 @@ pub struct StreamReader<R> {
     number: u32,
     origin: Origin,
     content: Vec<u8>,
-    /// The last key of the namespace that has begun: nothing as long as it has none.
+    /// The last key of the current namespace, if it has any yet.
     last_key: Option<Vec<u8>>,
-    /// Names of the namespaces that have begun.
+    /// Names of the namespaces so far.
     names: BTreeSet<String>,
     passed: Passed,
     /// Whether the end was read.
@@ -301,7 +301,7 @@ impl<R: Read> StreamReader<R> {
         Ok(reader)
     }
 
-    /// Where it comes from.
+    /// The origin of the stream.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
@@ -316,10 +316,10 @@ impl<R: Read> StreamReader<R> {
         self.passed.stream_bytes
     }
 
-    /// The next part. What has been checked by its checksum alone is handed out: the rest of the stream may be damaged. After the end it is the end again.
+    /// The next part. A part is handed out once its own checksum matches: the rest of the stream may be damaged. After the end, the end again.
     ///
     /// # Errors
-    /// A damaged stream; what cannot be read.
+    /// A damaged stream; an error in reading.
     pub fn next_part(&mut self) -> Result<Part<'_>, StreamError> {
         if self.is_over {
             return Ok(Part::End);
@@ -380,7 +380,7 @@ impl<R: Read> StreamReader<R> {
         }
     }
 
-    /// Reads the next block into `content`; its kind.
+    /// Reads the next block into `content`; returns its kind.
     fn block(&mut self) -> Result<u32, StreamError> {
         let offset = self.offset();
         let damaged = |what| StreamError::Damaged { offset, what };

@@ -1,8 +1,8 @@
-//! Locks that put the writes to one key in an order. Readers do not take them, but for those who read and write other keys as one: they take those of what
-//! they only read together with each other (`group.rs`, `batch.rs`).
+//! Locks that order the writes to each key. Readers do not take them, except groups and commits that also write other keys: these share the stripes of keys
+//! that they only read (`group.rs`, `batch.rs`).
 //!
-//! A writer that keeps no version of what it replaces says so in its stripe while it works ([`Stripe::announce`]): the first snapshot must not begin in the
-//! middle of that. See `snapshot.rs`.
+//! A writer that does not keep the version that it replaces announces that in its stripe while it works ([`Stripe::announce`]): the first snapshot must not
+//! begin in the middle of that. See `snapshot.rs`.
 
 use everleaf_pmem::schedule::{self, Held};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -16,20 +16,20 @@ const STRIPE_COUNT: usize = 1024;
 #[repr(align(64))]
 struct Stripe {
     lock: RwLock<()>,
-    /// Whether whoever holds the lock alone is in the middle of a plain write.
+    /// Whether the exclusive holder of the lock is in the middle of a plain write.
     is_plain: AtomicBool,
 }
 
-/// One lock for each stripe of keys. Whoever takes several takes them in ascending order.
+/// One lock for each stripe of keys. A thread that takes several takes them in ascending order.
 pub(crate) struct Stripes(Box<[Stripe]>);
 
-/// A stripe of which nobody else holds anything.
+/// A stripe held exclusively.
 pub(crate) struct Locked<'a> {
     stripe: &'a Stripe,
     _held: Held<RwLockWriteGuard<'a, ()>>,
 }
 
-/// A stripe to whose keys nobody writes.
+/// A stripe held shared: its keys are not written meanwhile.
 pub(crate) struct Unwritten<'a>(#[expect(dead_code, reason = "held until it is dropped")] Held<RwLockReadGuard<'a, ()>>);
 
 /// A stripe whose holder is in the middle of a plain write.
@@ -43,7 +43,7 @@ impl Stripe {
 }
 
 impl Locked<'_> {
-    /// Tells that a plain write begins, perhaps. The caller has still to find out whether it may, from the clock; that orders this before whoever forbids it.
+    /// Announces a possible plain write. The caller then asks the clock whether it may make one; the clock orders this before a thread that forbids it.
     #[inline]
     pub(crate) fn announce(&self) -> Announced<'_> {
         self.stripe.is_plain.store(true, Ordering::Release);
@@ -75,7 +75,7 @@ impl Stripes {
         self.0[Self::number(space, key)].lock()
     }
 
-    /// Locks the stripes of all keys that are told to be written, and sees to it that nobody writes to the others.
+    /// Locks the stripes of all keys marked as written exclusively, and those of the other keys shared.
     pub(crate) fn lock_group<'k>(&self, keys: impl Iterator<Item = (u32, &'k [u8], bool)>) -> (Vec<Locked<'_>>, Vec<Unwritten<'_>>) {
         let (mut written, mut wanted) = ([0u64; STRIPE_COUNT / 64], [0u64; STRIPE_COUNT / 64]);
         for (space, key, is_written) in keys {
@@ -103,12 +103,12 @@ impl Stripes {
         self.0.iter().map(Stripe::lock).collect()
     }
 
-    /// Waits until whoever holds a stripe now has given it back.
+    /// Waits until every stripe that is held now has been given back.
     pub(crate) fn await_all(&self) {
         self.0.iter().for_each(|stripe| drop(stripe.lock()));
     }
 
-    /// Waits until no plain write is under way that has begun before it was forbidden. Those that begin now see that they may not, and are soon out of the way.
+    /// Waits for all plain writes that began before they were forbidden. Writes that begin now see that they may not, and soon withdraw their announcement.
     pub(crate) fn await_plain(&self) {
         for stripe in &self.0 {
             while stripe.is_plain.load(Ordering::Acquire) {

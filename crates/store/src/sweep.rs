@@ -1,22 +1,22 @@
 //! The removal of keys that have expired.
 //!
-//! A key that has expired is absent for whoever reads it, from that moment on (`version.rs`); a write replaces it like any other. It is removed by a sweep,
-//! which goes through the keys of all namespaces that have held a key that expires, in steps, and begins anew when it has come to the end. It remembers one
-//! key, and these namespaces, so it costs no memory for each key that expires.
+//! A key that has expired is absent for every reader from that moment on (`version.rs`); a write replaces it like any other. A sweep removes it. The sweep goes
+//! in steps through the keys of all namespaces that have held a key that expires, and begins anew at the end. It remembers one key and these namespaces, so it
+//! costs no memory for each key that expires.
 //!
-//! Who reads waits for no writer, so he removes nothing, either; but he leaves the key that he has found expired to the next sweep, which takes such keys
-//! besides, behind its own: one that cannot be removed must not keep it from coming on. There are so many of them as [`TOUCHED_MAX`], and none is noted while
-//! somebody else notes one. What is forgotten so, the sweep comes to in its time.
+//! Readers do not wait for writers, so they remove nothing. But a reader leaves a key that it has found expired to the next sweep, which removes such keys
+//! after its own: a key that cannot be removed must not keep the sweep from advancing. At most [`TOUCHED_MAX`] such keys are noted, and none while another
+//! thread notes one. The sweep comes to keys that were not noted in its course.
 //!
-//! A write that a full pool refuses sweeps as much as [`Store::keep_house`] does at a time, and is tried again if that has removed anything, a few times.
+//! A write that a full pool refuses sweeps as much as one [`Store::keep_house`] does, and is retried if that has removed anything, a few times.
 //!
 //! A pass through a namespace that finds nothing that expires takes it off the list. Each write of something that expires is counted in its namespace, under
-//! the stripe of its key, before it is published ([`Shared::note_expiry`]); a round through all namespaces begins by reading their counts and then waits, once,
-//! for whoever holds a stripe. So what was counted before is there for every pass of the round to find, however late that begins; and if anything was counted
-//! since, the namespace stays on the list, for the next round.
+//! the stripe of its key, before it is published ([`Shared::note_expiry`]). A round through all namespaces begins by reading their counts, and then waits,
+//! once, for every thread that holds a stripe. So every pass of the round finds what was counted before, however late the pass begins; and if anything was
+//! counted since, the namespace stays on the list for the next round.
 //!
-//! Removing them is a delete by nobody, in groups that share their fences (`group.rs`), under the keys' stripes, of what has expired even then. *Crash: as for
-//! deletes, any of which may be there.*
+//! The sweep deletes keys like any other delete: in groups that share their fences (`group.rs`), under the keys' stripes, and only those that have expired even
+//! then. *Crash: as for deletes, any of which may be there.*
 
 use crate::group::Update;
 use crate::namespace::Namespace;
@@ -36,11 +36,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The sweep of an open store.
 #[derive(Default)]
 pub(crate) struct Sweeper {
-    /// What is left of the round that is under way: the passes through namespaces, the next one last.
+    /// The rest of the current round: passes through namespaces, the next one last.
     round: Mutex<Vec<Pass>>,
-    /// Keys that readers have found expired, each behind its namespace.
+    /// Keys that readers have found expired, each with its namespace.
     touched: Mutex<Vec<(Arc<Space>, Vec<u8>)>>,
-    /// Number of keys that had expired when the sweep removed them, or a write took their place.
+    /// Number of keys that had expired when the sweep removed them or a write replaced them.
     expired: AtomicU64,
 }
 
@@ -50,28 +50,28 @@ const TOUCHED_MAX: usize = 1024;
 /// A pass through a namespace.
 struct Pass {
     space: Arc<Space>,
-    /// The last key that it has looked at.
+    /// The last key looked at.
     after: Option<Vec<u8>>,
     /// What [`Space::expiring`] was when the round began.
     expiring: u64,
-    /// Whether it has come by anything that expires, or may.
+    /// Whether it has met anything that expires, or may.
     has_found: bool,
-    /// Number of keys that it has come by that expire, or may, and have not yet.
+    /// Number of keys met that expire, or may, and have not yet.
     found: u64,
 }
 
 /// What [`Store::sweep`] has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Number of keys that were looked at, in their order.
+    /// Number of keys looked at, in order.
     pub visited: usize,
-    /// Number of those that had expired, and were removed.
+    /// Number of expired keys that were removed.
     pub removed: usize,
-    /// Whether it has come to the end of all keys: the next sweep begins anew.
+    /// Whether the sweep has come to the end of all keys: the next one begins anew.
     pub is_round: bool,
 }
 
-/// How long a key is there.
+/// Whether and how a key expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lifetime {
     Lasting,
@@ -89,16 +89,16 @@ struct Found {
     expired: Vec<Vec<u8>>,
     /// Whether anything expires, or may.
     may_expire: bool,
-    /// How many keys will, or may.
+    /// How many keys will expire, or may.
     limited: u64,
     /// The last key, unless there are no more, or none that can be read.
     last: Option<Vec<u8>>,
-    /// What could not be read, the first of it.
+    /// The first damage found.
     damage: Option<Error>,
 }
 
 impl Found {
-    /// Notes what cannot be read. It is not to keep what lies behind it from being swept, and the namespace stays on the list.
+    /// Notes damage. It must not keep the keys after it from being swept, and the namespace stays on the list.
     fn is_damaged(&mut self, error: Error) {
         self.may_expire = true;
         self.damage.get_or_insert(error);
@@ -107,8 +107,8 @@ impl Found {
 
 impl<M: Listed> Store<M> {
     /// Removes keys that have expired: those among the next `visits_max` keys of namespaces with keys that expire (a namespace without any counts as one, and a
-    /// few more are looked at where damage is in the way), and those that readers have found so. Nothing while another thread is at it.
-    /// After an error the next sweep goes on behind what could not be read.
+    /// few more are looked at where damage is in the way), and those that readers have found expired. Does nothing while another thread sweeps. After an error
+    /// the next sweep continues after what could not be read.
     ///
     /// # Errors
     /// A damaged pool; a full one, if a snapshot is open; [`Error::Halted`].
@@ -116,14 +116,14 @@ impl<M: Listed> Store<M> {
         self.shared.sweep(visits_max)
     }
 
-    /// Number of keys, since the store was opened, that had expired when the sweep removed them, or somebody else did, or wrote them anew.
+    /// Number of keys, since the store was opened, that had already expired when the sweep or a delete removed them, or a write replaced them.
     pub fn expired_count(&self) -> u64 {
         self.shared.sweeper.expired.load(Ordering::Relaxed)
     }
 }
 
 impl Sweeper {
-    /// A version that expires at that time, if it does, was replaced, or removed.
+    /// A version with this expiry was replaced or removed.
     #[inline]
     pub(crate) fn note_replaced(&self, expiry_ms: Option<u64>, wall: &Wall) {
         if expiry_ms.is_some_and(|expiry| expiry <= wall.now_ms()) {
@@ -139,7 +139,7 @@ impl<M: Listed> Shared<M> {
         self.sweeper.round.try_lock().map_or(Ok(Swept::default()), |mut round| self.sweep_on(&mut round, visits_max))
     }
 
-    /// [`Shared::sweep`], behind another thread's, if one is under way; whether either has removed anything.
+    /// [`Shared::sweep`], after waiting for another thread's sweep; returns whether either has removed anything.
     pub(crate) fn sweep_for_room(self: &Arc<Self>, visits_max: usize) -> bool {
         let before = self.sweeper.expired.load(Ordering::Relaxed);
         let swept = self.sweep_on(&mut schedule::lock(&self.sweeper.round), visits_max);
@@ -152,7 +152,7 @@ impl<M: Listed> Shared<M> {
         if round.is_empty() {
             *round = self.begin_round();
         }
-        // A namespace is a step, be it without keys.
+        // A namespace counts as a step even if it has no keys.
         let mut left = visits_max;
         while left > 0
             && let Some(pass) = round.last_mut()
@@ -165,7 +165,7 @@ impl<M: Listed> Shared<M> {
             pass.found += found.limited;
             pass.after = found.last;
             if pass.after.is_none() {
-                // Unless it was counted further meanwhile.
+                // Unless more were counted meanwhile.
                 let ends = !pass.has_found && space.expiring.compare_exchange(pass.expiring, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
                 space.uncounted.store(if ends { 0 } else { pass.expiring as i64 - pass.found as i64 }, Ordering::Relaxed);
                 round.pop();
@@ -177,17 +177,17 @@ impl<M: Listed> Shared<M> {
         swept.is_round = round.is_empty();
         let touched = self.sweeper.touched.try_lock().map(|mut touched| std::mem::take(&mut *touched)).unwrap_or_default();
         for touched in touched.chunk_by(|(one, _), (other, _)| Arc::ptr_eq(one, other)) {
-            // A key was found so as often as it was read.
+            // A key was noted each time that it was read.
             let keys: Vec<&[u8]> = touched.iter().map(|(_, key)| key.as_slice()).collect::<BTreeSet<_>>().into_iter().collect();
             swept.removed += namespace(touched[0].0.clone()).remove_expired(&keys)?;
         }
         Ok(swept)
     }
 
-    /// Leaves the key that `link` was found for to the next sweep, if it has expired. The caller is pinned.
+    /// Leaves the key of `link` to the next sweep, if it has expired. The caller is pinned.
     #[cold]
     pub(crate) fn touch(&self, space: &Arc<Space>, key: &[u8], link: u64) {
-        // What cannot be read is told of by those who look for it.
+        // Damage is reported to those who look for it.
         if matches!(self.lifetime(link), Ok(Lifetime::Over))
             && let Some(mut touched) = self.sweeper.touched.try_lock()
             && touched.len() < TOUCHED_MAX
@@ -208,7 +208,7 @@ impl<M: Listed> Shared<M> {
         round
     }
 
-    /// Looks at the next `visits_max` keys behind `after`.
+    /// Looks at the next `visits_max` keys after `after`.
     fn find_expired(&self, space: &Space, after: Option<&[u8]>, visits_max: usize) -> Found {
         let _pinned = self.pool.pin();
         let mut found = Found::default();
@@ -236,13 +236,13 @@ impl<M: Listed> Shared<M> {
         found
     }
 
-    /// What becomes of the newest version of a key, or, if that may still be undone, of the one before. The caller is pinned or holds the stripe.
+    /// The lifetime of the newest version of a key, or, if that may still be undone, of the one before. The caller is pinned or holds the stripe.
     fn lifetime(&self, link: u64) -> Result<Lifetime, Error> {
         let record = Record::read(&self.pool, link)?;
         let is_committed = matches!(self.age(&record)?, Age::At(_));
         Ok(match record.expiry_ms() {
             None if is_committed => Lifetime::Lasting,
-            // A damaged one is left to whoever looks for damage.
+            // A damaged record is left to verification.
             Some(expiry) if is_committed && expiry <= self.wall.now_ms() && record.is_intact() => Lifetime::Over,
             _ => Lifetime::Limited,
         })
@@ -250,14 +250,14 @@ impl<M: Listed> Shared<M> {
 }
 
 impl<M: Listed> Namespace<M> {
-    /// Removes those of `keys`, none of which comes twice, that have expired even now, in groups; how many had.
+    /// Removes those of `keys` (all distinct) that have expired even now, in groups; returns how many.
     fn remove_expired(&self, keys: &[&[u8]]) -> Result<usize, Error> {
         keys.chunks(self.group_count_max()).try_fold(0, |removed, keys| Ok(removed + self.remove_group(keys)?))
     }
 
     fn remove_group(&self, keys: &[&[u8]]) -> Result<usize, Error> {
         match self.remove_together(keys) {
-            // Fewer may find room, and one that is damaged is in nobody's way.
+            // Fewer keys may find room, and a damaged one does not hinder the others.
             Err(_) if keys.len() > 1 => {
                 let (some, others) = keys.split_at(keys.len() / 2);
                 let (some, others) = (self.remove_group(some), self.remove_group(others));

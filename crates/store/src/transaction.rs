@@ -1,35 +1,34 @@
-//! Transactions: reads as of one moment, and writes that happen together, if nobody was in the way.
+//! Transactions: reads as of one moment, and writes that take effect together, unless there is a conflict.
 //!
-//! A transaction reads from a snapshot and keeps what it writes to itself: keys and small values in DRAM, others in the pool, where nobody else finds them
+//! A transaction reads from a snapshot and keeps its writes private: keys and small values in DRAM, other values in the pool, where nothing else finds them
 //! (`draft.rs`).
 //!
 //! To commit, it
-//! 1. takes the stripes of all keys that it writes; in serializable mode, of those that it has read, too, together with others who have only read them, and all
-//!    stripes if it has scanned;
-//! 2. looks whether any of these keys, or a key in a range that it has scanned, has a version that its snapshot does not see, or whether one that it has read
-//!    has expired since, or is there again since the wall was set back. Then somebody else, or time, was faster, and it fails, with the key: nothing has
-//!    changed. The snapshot has kept in place what tells of that, tombstones above all; one that has taken the place of what had expired before tells of
-//!    nothing. Keys that it has only merged (`merge.rs`), and not read, are left out: whoever was first, the merge is done with what is there now;
-//! 3. ends its snapshot, and runs what it has to write as a batch (`batch.rs` has the protocol and the commit point).
+//! 1. takes the stripes of all keys that it writes; in serializable mode also those of the keys that it has read, shared with other transactions that have only
+//!    read them, and all stripes if it has scanned;
+//! 2. checks whether any of these keys, or a key in a range that it has scanned, has a version that its snapshot does not see, and whether a key that it has
+//!    read has expired since, or reappeared because the wall clock was set back. If so, another writer, or time, was faster, and the commit fails, naming the
+//!    key: nothing has changed. The snapshot has kept in place what shows this, tombstones above all; a tombstone that replaced a version already expired
+//!    before does not count. Keys that it has only merged (`merge.rs`), and not read, are not checked: the merge applies to what is there now;
+//! 3. ends its snapshot, and runs its writes as a batch (`batch.rs` has the protocol and the commit point).
 //!
-//! Until 3 nothing in the pool leads to what it has written, so dropping it is all there is to aborting it, and a crash aborts it.
+//! Until 3 nothing in the pool leads to its writes, so dropping the transaction aborts it, and so does a crash.
 //!
-//! **What is promised.** In both modes: no dirty reads or writes, no reads that differ the second time, no phantoms within the transaction, no lost updates, no
-//! read skew. With [`Isolation::Snapshot`], write skew is possible: two transactions may each read what the other writes. With [`Isolation::Serializable`] it
-//! is not: what a transaction has read is still so when it commits, under the stripes, so it might as well have done everything at that moment; one that writes
-//! nothing might have done everything when it began. These moments lie within the calls, so transactions are linearizable, among each other and with single
-//! operations.
+//! **Guarantees.** In both modes: no dirty reads or writes, no non-repeatable reads, no phantoms within the transaction, no lost updates, no read skew. With
+//! [`Isolation::Snapshot`], write skew is possible: two transactions may each read what the other writes. With [`Isolation::Serializable`] it is not: what a
+//! transaction has read still holds when it commits, under the stripes, so all of it might have happened at that moment; a transaction that writes nothing
+//! might have happened when it began. These moments lie within the calls, so transactions are linearizable, with each other and with single operations.
 //!
-//! **What time does.** What expires is judged by the time of the commit, which stands still for all until they can see what is written. One that has read what
-//! expires before it commits cannot be given the moment at which it began: others, whom it does not know, may have found that gone, and then what it has yet to
-//! write as it was before. So it fails, and where keys expire all the time, a long one fails each time. [`Store::transact`] has the store's time stand still
-//! (`wall.rs`) when it has failed often.
+//! **Time.** Expiry is judged by the time of the commit, which stands still for all until the writes are visible. A transaction that has read a key that
+//! expires before the commit cannot be placed at the moment when it began: unknown to it, other threads may have found that key gone, and then the keys that it
+//! has yet to write unwritten. So it fails, and where keys expire all the time, a long transaction fails each time. After repeated failures [`Store::transact`]
+//! stops the store's time (`wall.rs`).
 //!
-//! **What it costs.** DRAM for each key that it writes, and in serializable mode for each that it reads: the key, about 150 bytes, and a value of less than 512
-//! bytes. Of a value that the transaction has not set, it keeps what is to be done: for each merge 32 bytes, what it appends, and what the function has taken
-//! along; sums, and tails, that follow each other are one. The pool has room for values of 512 bytes and more from the moment when they are set, or refuses
-//! them. Of what there was at a savepoint it keeps what it has changed since, of each key once. Of what it has scanned it keeps the bounds, and ranges that
-//! touch are one (`reads.rs`). [`Transaction::limit_size`] limits all of it.
+//! **Cost.** DRAM for each key that it writes, and in serializable mode for each key that it reads: the key, about 150 bytes, and a value of less than 512
+//! bytes. For a key that it has merged but not set, it keeps the merges: 32 bytes each, plus what they append and what their functions capture; consecutive
+//! sums, and consecutive appends, become one. Values of 512 bytes and more take their room in the pool when they are set, or are refused then. For savepoints
+//! it keeps what has changed since, once for each key. For scans it keeps the bounds, with touching ranges merged (`reads.rs`). [`Transaction::limit_size`]
+//! limits all of it.
 
 use crate::batch::{Item, Quiet};
 use crate::draft::{self, Draft};
@@ -54,11 +53,11 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Keys of a range that are looked at before they are removed.
+/// Keys of a range that are collected before they are removed.
 const KEYS_PER_STEP: usize = 4096;
-/// Turns of [`Store::transact`] that time may overtake before it stands still.
+/// Turns of [`Store::transact`] that may fail because of time before time is stopped.
 const TURNS: usize = 16;
-/// For how long it does so, in each turn from then on.
+/// For how long time is stopped in each further turn.
 const STANDSTILL: Duration = Duration::from_secs(10);
 
 /// What a transaction may do, and what others may do meanwhile.
@@ -75,14 +74,14 @@ pub enum Isolation {
     Serializable,
 }
 
-/// Keys that a transaction has written, and what they are to be.
+/// Keys that a transaction has written, with their goals.
 type Own<'t, M> = Box<dyn Iterator<Item = (&'t [u8], &'t Goal<M>)> + 't>;
 
 /// The value that a transaction sees.
 enum Shown<'a, 'w> {
-    /// That of a record of its snapshot.
+    /// The value in a record of its snapshot.
     Stored(Met<'w>),
-    /// A key, and what it has made of it.
+    /// A key, and the transaction's own value for it.
     Own(&'a [u8], &'a [u8]),
 }
 
@@ -91,13 +90,13 @@ type Show<'a> = dyn FnMut(Shown<'_, '_>) -> Result<ControlFlow<()>, Error> + 'a;
 /// A point in a transaction to roll back to.
 #[derive(Debug)]
 pub struct Savepoint {
-    /// The timestamp of the transaction, which no other has.
+    /// The timestamp of the transaction, which is unique.
     transaction: u64,
-    /// Number of writes to be taken back before it.
+    /// Number of entries in `undo` before it.
     length: usize,
     /// The number of the last of them; if there is none, that of the beginning.
     last: u64,
-    /// Whether there was none before.
+    /// Whether it was the first savepoint.
     is_first: bool,
 }
 
@@ -106,22 +105,22 @@ pub struct Savepoint {
 pub struct Transaction<M: Listed = Hardware> {
     isolation: Isolation,
     writes: BTreeMap<At, Write<M>>,
-    /// What `writes` had of a key before it was first written behind a savepoint; such writes are numbered upward from the first savepoint on, those that were
-    /// taken back, too.
+    /// What `writes` had of a key before its first write after a savepoint. These entries are numbered upward from the first savepoint on; numbers of undone
+    /// ones are not used again.
     undo: Vec<(u64, At, Option<Write<M>>)>,
-    /// The number of the last of them.
+    /// The last of these numbers.
     last: u64,
-    /// The number of the beginning, before the first write: another one after each release.
+    /// The number that stands for the beginning, before the first entry: a new one after each release.
     beginning: u64,
     has_savepoint: bool,
-    /// The number of the last write before the latest savepoint.
+    /// The last of these numbers before the latest savepoint.
     saved: u64,
-    /// Bytes of DRAM that `writes` and `undo` take, about.
+    /// Bytes of DRAM that `writes` and `undo` take, approximately.
     size: usize,
-    /// And may take, with `reads`.
+    /// Limit of that, together with `reads`.
     size_max: usize,
     reads: Mutex<Reads>,
-    /// Ends after all that was written to the pool is given back: as long as there is a snapshot, the store is not closed.
+    /// Dropped after all that was written to the pool is given back: while there is a snapshot, the store is not closed.
     snapshot: Snapshot<M>,
 }
 
@@ -132,11 +131,11 @@ impl<M: Listed> fmt::Debug for Transaction<M> {
     }
 }
 
-/// What a key is to be.
+/// The goal of a key.
 struct Write<M: Listed> {
     namespace: Namespace<M>,
     to: Goal<M>,
-    /// The number of the last write to the key that is in `undo`; 0 if there is none.
+    /// The number of the key's latest entry in `undo`; 0 if there is none.
     kept: u64,
 }
 
@@ -146,15 +145,15 @@ impl<M: Listed> Clone for Write<M> {
     }
 }
 
-/// What must be so of a key: it is as it was at the moment, and if it was read, time has not changed what it shows since.
+/// A condition on a key: it is as it was at the moment and, if it was read, time has not changed since whether it is shown.
 #[derive(Clone, Copy)]
 struct Seen<'c> {
     moment: Moment,
-    /// The time now; `None`: it was not read.
+    /// The time now; `None`: the key was not read.
     now_ms: Option<u64>,
-    /// Whether the snapshot was held from then on: what was removed since can be looked at.
+    /// Whether the snapshot has been held since then, so that what was removed since can be looked at.
     is_held: bool,
-    /// Is told if time has had a part in it that it is not so.
+    /// Set to whether time has contributed to a conflict.
     is_late: &'c Cell<bool>,
 }
 
@@ -229,7 +228,7 @@ impl<M: Listed> Transaction<M> {
         }
     }
 
-    /// What the transaction makes of `key`, if it has written it.
+    /// The transaction's own write to `key`, if any.
     ///
     /// # Panics
     /// When the namespace belongs to another store.
@@ -300,8 +299,8 @@ impl<M: Listed> Transaction<M> {
     /// Sets `key` to `value`.
     ///
     /// # Errors
-    /// A key or value too long; [`Error::ReadOnly`]; for values of 512 bytes and more, which go to the pool at once, a full pool and [`Error::Halted`]. The key
-    /// is then unchanged.
+    /// A key or value too long; [`Error::ReadOnly`]; [`Error::TransactionTooLarge`]; for values of 512 bytes and more, which go to the pool at once, a full
+    /// pool and [`Error::Halted`]. The key is then unchanged.
     ///
     /// # Panics
     /// When the namespace belongs to another store.
@@ -330,8 +329,8 @@ impl<M: Listed> Transaction<M> {
     /// The key must be unchanged only if the transaction also reads it after the merge.
     ///
     /// # Errors
-    /// A key too long; [`Error::ReadOnly`]; [`Error::Merge`], at commit at the latest; for a value that the transaction has set, also the errors of
-    /// [`Transaction::put`].
+    /// A key too long; [`Error::ReadOnly`]; [`Error::TransactionTooLarge`]; [`Error::Merge`], at commit at the latest; for a value that the transaction has
+    /// set, also the errors of [`Transaction::put`].
     ///
     /// # Panics
     /// When the namespace belongs to another store.
@@ -401,7 +400,7 @@ impl<M: Listed> Transaction<M> {
         if self.size.saturating_add(added).saturating_add(self.reads.get_mut().size()) > self.size_max {
             return Err(self.too_large());
         }
-        // What the key was at the latest savepoint is kept once, however often it is written from then on.
+        // The key's state at the latest savepoint is kept once, however often the key is written from then on.
         let keeps = self.has_savepoint && self.writes.get(&at).is_none_or(|write| write.kept <= self.saved);
         if keeps {
             let before = self.writes.get(&at).cloned();
@@ -491,13 +490,13 @@ impl<M: Listed> Transaction<M> {
         })
     }
 
-    /// Goes through what the snapshot has and what the transaction has written itself side by side.
+    /// Walks the snapshot and the transaction's own writes side by side.
     fn walk_shown(&self, namespace: &Namespace<M>, cursor: &mut Cursor, reading: Reading, show: &mut Show<'_>) -> Result<(), Error> {
         let view = self.snapshot.view(namespace);
         self.check_range_size()?;
         let begun = cursor.clone();
         let mut own = self.own(namespace, &begun).peekable();
-        // The own key at which `show` had enough, or that could not be shown.
+        // The own key at which `show` stopped, or that could not be shown.
         let mut last = None;
         let outcome = view.walk(cursor, reading, &mut |met| {
             let key = met.key();
@@ -537,7 +536,7 @@ impl<M: Listed> Transaction<M> {
         outcome
     }
 
-    /// Shows what the transaction has written itself, over the record that its snapshot has.
+    /// Shows the transaction's own write, applied over the snapshot's record, if any.
     fn show_own(&self, namespace: &Namespace<M>, key: &[u8], to: &Goal<M>, met: Option<&Met<'_>>, show: &mut Show<'_>) -> Result<ControlFlow<()>, Error> {
         let mut show = |value: Option<&[u8]>| value.map_or(Ok(ControlFlow::Continue(())), |value| show(Shown::Own(key, value)));
         match to {
@@ -547,18 +546,18 @@ impl<M: Listed> Transaction<M> {
                 self.rely_on(namespace, key)?;
                 let mut value = Vec::new();
                 let size = met.map(|met| met.copy_value(&mut value)).transpose()?;
-                // What the value becomes does not depend on when it expires.
+                // The merged value does not depend on the expiry time.
                 let merged = namespace.made_of(key, size.map(|_| Entry { value, expiry_ms: None }), merges)?;
                 show(merged.as_ref().map(|entry| entry.value.as_slice()))
             }
         }
     }
 
-    /// What the transaction itself has written, of the range that is left to `cursor`.
+    /// The transaction's own writes in the range that is left to `cursor`.
     fn own<'t>(&'t self, namespace: &Namespace<M>, cursor: &'t Cursor) -> Own<'t, M> {
         let space = namespace.space.number;
         let at = cursor.position().map(|key| (space, key.to_vec()));
-        // The empty key is the first of all.
+        // The empty key is the first of all keys.
         let (first, end) = (Bound::Included((space, Vec::new())), Bound::Excluded((space + 1, Vec::new())));
         let entry = |((_, key), write): (&'t At, &'t Write<M>)| (key.as_slice(), &write.to);
         let is_within = |(key, _): &(&[u8], &Goal<M>)| !cursor.is_beyond(key);
@@ -578,7 +577,7 @@ impl<M: Listed> Transaction<M> {
         Savepoint { transaction: self.snapshot.timestamp(), length, last: self.last_before(length), is_first }
     }
 
-    /// The number of the last of the first `length` writes since the first savepoint; if there is none, that of the beginning.
+    /// The number of the last of the first `length` entries of `undo`; if there is none, that of the beginning.
     fn last_before(&self, length: usize) -> u64 {
         length.checked_sub(1).map_or(self.beginning, |last| self.undo[last].0)
     }
@@ -595,7 +594,7 @@ impl<M: Listed> Transaction<M> {
     pub fn rollback_to(&mut self, savepoint: &Savepoint) {
         self.check(savepoint);
         for (_, place, before) in self.undo.drain(savepoint.length..).rev() {
-            // What there was before is kept further if it is there again.
+            // The earlier write stays counted if it is put back.
             self.size -= before.as_ref().map_or(memory_of::<M>(&place.1, None), |_| 0);
             let (key, after) = match before {
                 Some(write) => (place.1.clone(), self.writes.insert(place, write)),
@@ -624,12 +623,13 @@ impl<M: Listed> Transaction<M> {
     /// Makes all writes durable and visible, at once.
     ///
     /// # Errors
-    /// [`Error::Conflict`], when another writer was faster; [`Error::Merge`]; a full pool; a damaged pool; [`Error::Halted`]. Nothing has changed then.
+    /// [`Error::Conflict`], when another writer was faster, or something that was read has expired; [`Error::Merge`]; a full pool; a damaged pool;
+    /// [`Error::Halted`]. Nothing has changed then.
     pub fn commit(self) -> Result<(), Error> {
         self.commit_in_time(&Cell::new(false))
     }
 
-    /// [`Transaction::commit`] for one who wants to know of a conflict whether time has had a part in it: what the transaction has read has expired since.
+    /// [`Transaction::commit`], which also sets `is_late` if time contributed to a conflict: something that was read has expired since.
     fn commit_in_time(self, is_late: &Cell<bool>) -> Result<(), Error> {
         let Self { mut snapshot, writes, undo, reads, .. } = self;
         drop(undo);
@@ -645,7 +645,7 @@ impl<M: Listed> Transaction<M> {
         };
         let is_first = Cell::new(true);
         let check = |time_ms| {
-            // After a commit that has found no room, what the snapshot held back may be gone.
+            // After a commit that found no room, what the snapshot held back may be gone.
             let is_held = is_first.replace(false);
             let mut set = changes.iter().filter(|item| !matches!(item.to, Goal::Become(_)));
             set.try_for_each(|item| shared.check_unchanged(&item.namespace.space, &item.key, Seen { moment, now_ms: None, is_held, is_late }))?;
@@ -658,7 +658,7 @@ impl<M: Listed> Transaction<M> {
         if self.isolation == Isolation::Serializable { self.rely_on(namespace, key) } else { Ok(()) }
     }
 
-    /// Notes that a key has been read which is to be merged: what was made of it must come true.
+    /// Notes that a key was read, or read and merged, so that the commit must find it unchanged.
     fn rely_on(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<(), Error> {
         let is_noted = self.reads.lock().note_key(&namespace.space, key, self.size_max.saturating_sub(self.size));
         if is_noted { Ok(()) } else { Err(self.too_large()) }
@@ -668,7 +668,7 @@ impl<M: Listed> Transaction<M> {
         Error::TransactionTooLarge { size_max: self.size_max }
     }
 
-    /// Checks that there is room for another range, before it is known: it is noted when it has been scanned, whatever it takes.
+    /// Checks that there is room for another range before the scan: its bounds are noted afterwards, whatever they take.
     fn check_range_size(&self) -> Result<(), Error> {
         let is_too_large = || self.size.saturating_add(self.reads.lock().size()) >= self.size_max;
         if self.isolation == Isolation::Serializable && is_too_large() { Err(self.too_large()) } else { Ok(()) }
@@ -683,13 +683,13 @@ impl<M: Listed> Transaction<M> {
 }
 
 impl<M: Listed> Shared<M> {
-    /// Checks that all that was read is still so. The caller holds the stripes.
+    /// Checks that all that was read still holds. The caller holds the stripes.
     fn check_reads(&self, reads: &Reads, seen: Seen<'_>) -> Result<(), Error> {
         reads.keys().try_for_each(|(space, key)| self.check_unchanged(space, key, seen))?;
         reads.ranges().try_for_each(|(space, from, end)| self.check_range(space, from, end, seen))
     }
 
-    /// Checks that `key` is as it was `seen`, by a snapshot that is held now. The caller holds its stripe.
+    /// Checks that `key` is as it was `seen` by a snapshot that is held now. The caller holds its stripe.
     fn check_unchanged(&self, space: &Space, key: &[u8], seen: Seen<'_>) -> Result<(), Error> {
         self.check_not_turned(space, key, seen.moment.at)?;
         let Some(index) = space.index.load_full() else { return Ok(()) };
@@ -709,7 +709,7 @@ impl<M: Listed> Shared<M> {
         let Some(index) = space.index.load_full() else { return Ok(()) };
         let mut outcome = Ok(());
         index.tree.scan(from, Direction::Forward, &mut |key, link| {
-            // One that is damaged may lie anywhere, and those behind it within the range.
+            // A damaged key may lie anywhere, with keys of the range after it.
             let is_proved = || Record::read(&self.pool, link.get()).is_ok_and(|record| record.proves(key));
             if end.is_some_and(|end| key >= end) && is_proved() {
                 return ControlFlow::Break(());
@@ -733,7 +733,7 @@ impl<M: Listed> Shared<M> {
             Age::At(at) if at < moment.at => true,
             Age::At(at) if at > self.clock.now() => return Err(untimely(&record)),
             Age::At(at) if is_held && self.is_burial(&record, link, at, moment)? => return Ok(()),
-            // What was read has been removed, or replaced: after it had expired?
+            // What was read has been removed or replaced: after it had expired?
             Age::At(_) => is_held && now_ms.is_some() && self.version_at(link, moment.at)?.is_some_and(|(read, _)| is_overtaken(&read)),
             Age::Open => return Err(damaged(&record, "a pending record, and no batch is under way")),
         };
@@ -741,7 +741,7 @@ impl<M: Listed> Shared<M> {
         Err(conflict(space, key))
     }
 
-    /// Whether a version that was committed at `at`, later than the moment of a snapshot that is held, is the removal of what that snapshot did not show.
+    /// Whether a version that was committed at `at`, after the moment of a held snapshot, removes a version that the snapshot did not show.
     fn is_burial(&self, record: &Record<'_>, link: u64, at: u64, moment: Moment) -> Result<bool, Error> {
         if !record.is_tombstone() || record.previous().get() & CUT_OUT != 0 {
             return Ok(false);
@@ -751,12 +751,12 @@ impl<M: Listed> Shared<M> {
     }
 }
 
-/// Bytes of DRAM that a key takes, with what it is to be.
+/// Bytes of DRAM that a key takes, with its goal.
 fn memory_of<M: Listed>(key: &[u8], to: Option<&Goal<M>>) -> usize {
     ENTRY_SIZE + key.len() + to.map_or(0, Goal::size)
 }
 
-/// What a merge makes of what a transaction has set a key to.
+/// Applies a merge to the goal that a transaction has set for a key.
 fn merged_goal<M: Listed>(namespace: &Namespace<M>, key: &[u8], mut value: Goal<M>, merge: Goal<M>) -> Result<Goal<M>, Error> {
     value.then(merge, merge::failed(namespace.name(), key))?;
     match value {
@@ -768,7 +768,7 @@ fn merged_goal<M: Listed>(namespace: &Namespace<M>, key: &[u8], mut value: Goal<
     }
 }
 
-/// That `key` is not as it should be.
+/// The error for a key that is not as expected.
 pub(crate) fn conflict(space: &Space, key: &[u8]) -> Error {
     Error::Conflict { namespace: space.name.clone(), key: key.to_vec() }
 }
@@ -810,7 +810,7 @@ mod tests {
         assert_eq!(store.held_back().draft_bytes, 0);
     }
 
-    /// Each merge behind a savepoint kept all merges of the key before it, and functions took no room at all.
+    /// Each merge after a savepoint kept all merges of the key before it, and functions took no room at all.
     #[test]
     fn merges_without_number_take_the_room_of_each_or_are_refused() {
         let store = Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap();

@@ -1,13 +1,13 @@
-//! Files that get their names when they are done: backups, and pools that are written anew.
+//! Files that get their names when they are complete: backups, and pools that are written anew.
 //!
-//! Until then a file has another name, beside its own, and is gone when it is dropped. What a crash leaves of one is removed by the next.
+//! Until then a file has another name, beside its final one, and dropping it removes it. What a crash leaves of one is removed by the next one.
 //!
-//! Whoever writes one has it locked, so that whoever comes second, in this process or another, finds that out: only who has the lock of what has the name takes
-//! the name from it. A pool that is written has the lock itself while it is open. Somebody else may come by in the moments before and after that, so the name
-//! is given only to the very file that was created.
+//! The writer of such a file holds its lock, so that a second writer, in this process or another, notices: only the holder of the lock of the file with that
+//! name may take the name from it. A pool that is being written is itself locked while it is open. Another program may come by in the moments before and after
+//! that, so only the very file that was created is renamed.
 //!
-//! It goes where a symbolic link leads, and leaves the link alone. What takes the place of a file takes its permissions, too, and its owner where that is
-//! permitted; what is new can be read by nobody who cannot read the pool that it comes from.
+//! The file goes where a symbolic link leads, and leaves the link alone. A file that replaces another takes its permissions, too, and its owner where the
+//! system permits it; a new file can be read only by those who can read the pool that it comes from.
 
 use crate::stream;
 use everleaf_pmem::files;
@@ -16,12 +16,12 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Who may read and write what is new, as far as the process's mask lets them.
+/// Permissions of a new file, before the process's mask.
 const MODE_OF_NEW: u32 = 0o666;
-/// What its owner may do in any case, for it is to be written.
+/// Permissions that the owner has in any case, so that the file can be written.
 const OWNER_MODE: u32 = 0o600;
 
-/// A file that is not done.
+/// A file that is not complete.
 pub(crate) struct Unfinished {
     path: PathBuf,
     target: PathBuf,
@@ -30,12 +30,12 @@ pub(crate) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Creates the file that is to be at `path`, and is to hold what is read from the pool at `source`, if that is one.
+    /// Creates the file that is to be at `path`, to hold what is read from the pool at `source`, if that is a pool.
     pub(crate) fn create(path: &Path, source: Option<&Path>) -> io::Result<(Self, File)> {
-        // What is not there has the name that it is given.
+        // A path at which nothing exists is used as given.
         let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let there = fs::metadata(&target).ok();
-        // A device, or a pipe that somebody reads, would be gone. A directory stays where it is: no file takes its place.
+        // A device, or a pipe that is being read, would be lost. A directory stays in place: no file replaces it.
         if there.as_ref().is_some_and(|there| !there.is_file() && !there.is_dir()) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -46,7 +46,7 @@ impl Unfinished {
         let replaced = there.filter(Metadata::is_file);
         let pool = source.and_then(|source| fs::metadata(source).ok()).filter(Metadata::is_file);
         remove_remnant(&path, &target)?;
-        // Whoever has opened it while it is empty may read what comes.
+        // A program that opens the file while it is empty could read what comes later.
         let mode = match (&replaced, &pool) {
             (Some(_), _) => OWNER_MODE,
             (None, Some(pool)) => pool.mode() & MODE_OF_NEW | OWNER_MODE,
@@ -63,29 +63,29 @@ impl Unfinished {
         Ok((this, file))
     }
 
-    /// Unlocks it, for the pool that is to be opened in it.
+    /// Unlocks it for the pool that is to be opened in it.
     pub(crate) fn unlock(&self) -> io::Result<()> {
         self.file.unlock()
     }
 
-    /// Where it is as long as it is not done.
+    /// Its path until it is complete.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where it is to be.
+    /// Its final path.
     pub(crate) fn target(&self) -> &Path {
         &self.target
     }
 
-    /// Gives it its name, and takes that from what has it.
+    /// Renames it to its final name, replacing any file there.
     pub(crate) fn replace(self) -> io::Result<()> {
         claim(&self.file, &self.path)?;
         fs::rename(&self.path, &self.target)?;
         files::sync_directory_of(&self.target)
     }
 
-    /// Gives it its name, unless something has it.
+    /// Renames it to its final name, unless something exists there.
     pub(crate) fn appear(self) -> io::Result<()> {
         claim(&self.file, &self.path)?;
         files::rename_to_new(&self.path, &self.target)?;
@@ -95,15 +95,15 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // When it has got its name there is nothing to remove; else it is in nobody's way if that fails.
+        // After the renaming there is nothing to remove; before it, a leftover file does no harm.
         if files::has_name(&self.file, &self.path).unwrap_or(false) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Removes what a crash has left, unless somebody is writing it. What it has left with both names, in the middle of giving it its own, is `target`: whoever has
-/// that locked is using it, and it needs the other name no more.
+/// Removes what a crash has left, unless it is being written. If a crash in the middle of the renaming left it with both names, it is `target`: a program that
+/// has that locked is using it, and it no longer needs the other name.
 fn remove_remnant(path: &Path, target: &Path) -> io::Result<()> {
     if is_same_file(path, target) {
         return fs::remove_file(path);
@@ -122,9 +122,9 @@ fn remove_remnant(path: &Path, target: &Path) -> io::Result<()> {
     fs::remove_file(path)
 }
 
-/// Locks the file that is at `path`, if that is this one, and nobody else has.
+/// Locks the file, provided that it is the one at `path` and not locked by another.
 fn claim(file: &File, path: &Path) -> io::Result<()> {
-    // On a file system without locks nobody has one.
+    // On a file system without locks there are no other holders.
     let is_locked = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
     match !is_locked && files::has_name(file, path).unwrap_or(false) {
         true => Ok(()),
@@ -138,7 +138,7 @@ pub(crate) fn is_same_file(a: &Path, b: &Path) -> bool {
     identity(a).is_some_and(|a| identity(b) == Some(a))
 }
 
-/// The name of what is to be `path` when it is done.
+/// The name of the file that is to be `path` when it is complete.
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".unfinished");

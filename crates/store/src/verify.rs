@@ -1,15 +1,15 @@
-//! The search for damage.
+//! Verification: the search for damage.
 //!
-//! 1. Every index is walked, and the records that it leads to are read. A leaf with a record that cannot be read may stop the walk: then it goes on from the
-//!    end, backward, up to where the next such leaf stops it.
-//! 2. What lies between two of these is found by the blocks that are in use and that nothing has led to so far: those that are sound records tell keys which
-//!    the index may have there. It is walked again from the first of them, and from the next where that does not go on; so every leaf is walked but those that
-//!    stop walks, whose damage is named, and of these every key is asked for that has a record.
-//! 3. What is allocated is compared with what was come by.
+//! 1. Every index is walked, and the records that it leads to are read. A leaf with an unreadable record may stop the walk: then a second walk runs backward
+//!    from the end, up to the next such leaf.
+//! 2. The part between two such leaves is found by the blocks that are in use and that nothing has led to so far: those that are sound records give keys which
+//!    the index may have there. The index is walked again from the first of these keys, and from the next one where that walk stops; so every leaf is walked
+//!    except those that stop walks, whose damage is named, and in these every key that has a record is looked up.
+//! 3. The allocated blocks are compared with those that were met.
 //!
-//! What a walk has come to, and where it ends, goes by keys that their records prove: one that is damaged may sort anywhere in its leaf.
+//! The progress and the end of a walk go by keys that their records prove: a damaged key may sort anywhere in its leaf.
 //!
-//! Memory: a bit for each block, and the keys that are between two damages.
+//! Memory use: a bit for each block, and the keys between two damaged leaves.
 
 use crate::store::{Index, Space};
 use crate::version::{Age, damaged, untimely};
@@ -21,7 +21,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-/// Keys that are read before whoever watches a verification is told how many it were.
+/// Keys read between two calls of `watch`.
 const KEYS_PER_LOOK: u64 = 1024;
 
 /// The result of [`Store::verify`].
@@ -65,7 +65,7 @@ impl Damage {
 }
 
 impl Stopped {
-    /// Whether no walk has come by what is there.
+    /// Whether `key` lies in the part that no walk has met.
     fn spans(&self, key: &[u8]) -> bool {
         self.end.as_deref().is_none_or(|end| key > end) && self.start.as_deref().is_none_or(|start| key < start)
     }
@@ -89,29 +89,29 @@ impl Report {
     }
 }
 
-/// An index of which damage has kept the walks from a part.
+/// An index that damage kept the walks from seeing in full.
 struct Stopped {
     index: Arc<Index>,
-    /// Its place in [`Report::namespaces`]; one that was cleared has none.
+    /// Its place in [`Report::namespaces`]; a cleared index has none.
     number: Option<usize>,
     name: String,
-    /// What is up to this key was walked, and what is from this one on; none where there is none.
+    /// The index was walked up to `end` and from `start` on; `None`: not at all on that side.
     end: Option<Vec<u8>>,
     start: Option<Vec<u8>>,
-    /// What has stopped walks, as it is told.
+    /// Errors that have stopped walks, as reported.
     stops: HashSet<String>,
 }
 
-/// What a walk came by.
+/// The result of a walk.
 struct Walked {
     found: NamespaceReport,
-    /// The last key that is its record's.
+    /// The last key that its record proves.
     last: Option<Vec<u8>>,
-    /// What stopped it.
+    /// The error that stopped it.
     stop: Option<String>,
 }
 
-/// A verification that is under way.
+/// A verification in progress.
 struct Verification<'v, M: Listed> {
     store: &'v Store<M>,
     reach: &'v Reach<'v, M>,
@@ -121,7 +121,7 @@ struct Verification<'v, M: Listed> {
     was_stopped: bool,
     step: &'v mut dyn FnMut() -> ControlFlow<()>,
     is_broken_off: bool,
-    /// For the key of a record.
+    /// Buffer for the key of a record.
     key: Vec<u8>,
 }
 
@@ -182,7 +182,7 @@ impl<M: Listed> Verification<'_, M> {
             }
         }
         self.held();
-        // Blocks on their way back are no leaks.
+        // Blocks about to be freed are no leaks.
         shared.pool.collect();
         self.between();
         match shared.pool.audit(self.reach) {
@@ -214,7 +214,7 @@ impl<M: Listed> Verification<'_, M> {
         self.report.namespaces.push(found);
     }
 
-    /// What snapshots hold back is in use, too, and what transactions have written.
+    /// What snapshots hold back is in use, too, and so are the drafts of transactions.
     fn held(&mut self) {
         let shared = &self.store.shared;
         let (mut links, mut indexes, mut blocks) = (shared.drafts.links(), Vec::new(), Vec::new());
@@ -280,7 +280,7 @@ impl<M: Listed> Verification<'_, M> {
             }
         });
         for stopped in std::mem::take(&mut self.stopped) {
-            // Of what is in use only a part is known then: that audit is told of behind this.
+            // Then only a part of the blocks in use is known: the audit that follows reports the cause.
             if audited.is_err() {
                 let [end, start] = [&stopped.end, &stopped.start].map(|key| key.as_deref().unwrap_or_default().escape_ascii());
                 self.report.note(Some(&stopped.name), format!("not all that is between the keys \"{end}\" and \"{start}\" may have been looked at"));
@@ -289,7 +289,7 @@ impl<M: Listed> Verification<'_, M> {
         }
     }
 
-    /// Step 2 for an index. `keys` are those of records to which nothing has led.
+    /// Step 2 for an index. `keys` are those of records that nothing has led to.
     fn between_two(&mut self, stopped: Stopped, keys: &BTreeSet<Vec<u8>>) {
         let Stopped { index, number, name, end, start, mut stops } = stopped;
         let mut found = NamespaceReport::default();
@@ -310,7 +310,7 @@ impl<M: Listed> Verification<'_, M> {
                 last = walked.last;
                 continue;
             }
-            // It is in a leaf that stops walks.
+            // The key is in a leaf that stops walks.
             match index.tree.get(key) {
                 Ok(Some(link)) => self.entry(&name, key, link.get(), &mut found),
                 Ok(None) => {}
@@ -326,7 +326,7 @@ impl<M: Listed> Verification<'_, M> {
         }
     }
 
-    /// Reads an index and its records from a bound on, up to the key `until` and without it, if there is one.
+    /// Reads an index and its records from a bound on, up to but not including the key `until`, if given.
     fn walk(&mut self, name: &str, index: &Index, from: Bound<&Vec<u8>>, direction: Direction, until: Option<&[u8]>) -> Walked {
         let mut walked = Walked { found: NamespaceReport { name: name.to_owned(), index: index.kind, ..NamespaceReport::default() }, last: None, stop: None };
         let Walked { found, last, .. } = &mut walked;
@@ -353,7 +353,7 @@ impl<M: Listed> Verification<'_, M> {
         walked
     }
 
-    /// Reads the record of `key`, to which an index has `link`.
+    /// Reads the record of `key` at `link`.
     fn entry(&mut self, name: &str, key: &[u8], link: u64, found: &mut NamespaceReport) {
         match self.record(key, link) {
             Ok(None) => {}
@@ -365,7 +365,7 @@ impl<M: Listed> Verification<'_, M> {
         }
     }
 
-    /// Checks the record of `key`; its size in bytes, key and value, unless it is a tombstone.
+    /// Checks the record of `key`; returns its size in bytes, key and value, unless it is a tombstone.
     fn record(&mut self, key: &[u8], link: u64) -> Result<Option<u64>, Error> {
         let shared = &self.store.shared;
         let record = Record::read(&shared.pool, link)?;

@@ -1,7 +1,7 @@
 //! Reading a namespace, now or as of a moment: what [`Namespace`](crate::Namespace) and [`Snapshot`](crate::Snapshot) have in common.
 //!
-//! Readers pin an epoch, look links up, and read what is visible of the records (`version.rs`), which stay in place meanwhile. One that goes through many
-//! entries pins an epoch for some hundred of them at a time, so that it does not keep retired records from being reused.
+//! Readers pin an epoch, look up links, and read the visible records (`version.rs`), which stay in place meanwhile. A walk through many entries pins an epoch
+//! for a few hundred of them at a time, so that it does not keep retired records from being reused.
 
 use crate::group::GROUP;
 use crate::namespace::{Found, check_key, copy_value_of};
@@ -19,24 +19,24 @@ use std::sync::Arc;
 /// Number of entries visited under one pinned epoch.
 pub(crate) const ENTRIES_PER_EPOCH: usize = 256;
 
-/// What a walk is for: values are read with the keys, where that is sooner done, or not before they are asked for.
+/// The purpose of a walk: values are read together with keys where that is faster, or not before they are asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reading {
     Values,
     Keys,
 }
 
-/// An entry that a walk comes by, as its reader sees it.
+/// An entry that a walk meets, as its reader sees it.
 pub(crate) struct Met<'w> {
     key_size: usize,
-    /// The key, and the value or room for it.
+    /// The key, followed by the value or room for it.
     bytes: &'w mut Vec<u8>,
     value: Value<'w>,
 }
 
 /// Where the value of an entry is.
 enum Value<'w> {
-    /// It was read, and begins there; all is as it was written.
+    /// It was read, and begins there; all checksums match.
     Read(usize),
     Unread(Record<'w>, KeySum),
 }
@@ -48,7 +48,7 @@ impl<'w> Met<'w> {
         &self.bytes[..self.key_size]
     }
 
-    /// The key, if it and the sizes are what was written.
+    /// The key, if it and the sizes match the checksum.
     pub(crate) fn checked_key(&self) -> Result<&[u8], Error> {
         if let Value::Unread(record, sum) = &self.value {
             check_key(record, *sum)?;
@@ -56,7 +56,7 @@ impl<'w> Met<'w> {
         Ok(self.key())
     }
 
-    /// When it ceases, in milliseconds since 1970.
+    /// Its expiry time in milliseconds since 1970.
     pub(crate) fn expiry_ms(&self) -> Option<u64> {
         match &self.value {
             Value::Read(_) => None,
@@ -64,7 +64,7 @@ impl<'w> Met<'w> {
         }
     }
 
-    /// Appends the value to `out`, if it and the key are what was written.
+    /// Appends the value to `out`, if it and the key match the checksums.
     pub(crate) fn copy_value(&self, out: &mut Vec<u8>) -> Result<usize, Error> {
         match &self.value {
             Value::Read(at) => {
@@ -75,7 +75,7 @@ impl<'w> Met<'w> {
         }
     }
 
-    /// Key and value, if they are what was written.
+    /// Key and value, if they match the checksums.
     #[inline(always)]
     pub(crate) fn entry(self) -> Result<(&'w [u8], &'w [u8]), Error> {
         let Self { key_size, bytes, value } = self;
@@ -94,7 +94,7 @@ impl<'w> Met<'w> {
 pub(crate) struct View<'s, M: Medium> {
     pub(crate) shared: &'s Shared<M>,
     pub(crate) space: &'s Arc<Space>,
-    /// That of a snapshot, which is held; `None`: now.
+    /// The moment of a snapshot, which is held; `None`: now.
     pub(crate) moment: Option<Moment>,
 }
 
@@ -107,7 +107,7 @@ impl<M: Listed> View<'_, M> {
         }
     }
 
-    /// What `read` makes of what `key` has, if it is present.
+    /// Applies `read` to the content of `key`, if it is present.
     #[inline(always)]
     pub(crate) fn find<T>(&self, key: &[u8], read: impl FnOnce(Found<'_>) -> Result<T, Error>) -> Result<Option<T>, Error> {
         let _pinned = self.shared.pool.pin();
@@ -120,7 +120,7 @@ impl<M: Listed> View<'_, M> {
         }
     }
 
-    /// What this sees of what the index has for `key`.
+    /// The version that this view sees of `key`, given the index's link.
     #[inline(always)]
     fn visible(&self, key: &[u8], link: NonZeroU64) -> Result<Option<Record<'_>>, Error> {
         let record = self.shared.visible(link.get(), self.moment)?;
@@ -130,7 +130,7 @@ impl<M: Listed> View<'_, M> {
         Ok(record)
     }
 
-    /// Calls `visit` for each of `keys`, in their order, with what was found of it.
+    /// Calls `visit` for each of `keys`, in order, with what was found for it.
     pub(crate) fn visit_many<E: From<Error>>(&self, keys: &[&[u8]], mut visit: impl FnMut(Option<Found<'_>>) -> Result<(), E>) -> Result<(), E> {
         let mut links = Vec::with_capacity(keys.len().min(GROUP));
         for keys in keys.chunks(GROUP) {
@@ -166,7 +166,7 @@ impl<M: Listed> View<'_, M> {
         self.walk(cursor, Reading::Values, &mut |met| met.entry().map(|(key, value)| visit(key, value)))
     }
 
-    /// Visits keys, values, and when they expire.
+    /// Visits keys, values and expiry times.
     pub(crate) fn walk_entries(&self, cursor: &mut Cursor, mut visit: impl FnMut(&[u8], &[u8], Option<u64>) -> ControlFlow<()>) -> Result<(), Error> {
         self.walk(cursor, Reading::Values, &mut |met| {
             let expiry_ms = met.expiry_ms();
@@ -179,7 +179,7 @@ impl<M: Listed> View<'_, M> {
         self.walk(cursor, Reading::Keys, &mut |met| met.checked_key().map(&mut visit))
     }
 
-    /// Visits what a reader sees, pinned.
+    /// Visits the entries that a reader sees, pinned.
     pub(crate) fn walk(&self, cursor: &mut Cursor, reading: Reading, visit: &mut impl FnMut(Met<'_>) -> Result<ControlFlow<()>, Error>) -> Result<(), Error> {
         let (mut bytes, mut hidden) = (Vec::new(), 0);
         while !cursor.is_over() {
@@ -189,12 +189,12 @@ impl<M: Listed> View<'_, M> {
                 cursor.end();
                 break;
             };
-            // How much of `bytes` is the key behind which it goes on, if the scan is broken off.
+            // Length of the key at the start of `bytes` after which the walk continues if the scan is interrupted.
             let (mut left, mut last_size) = (ENTRIES_PER_EPOCH, None);
-            // What the visit says after which there is no other under this epoch; nothing, if all has been visited.
+            // The result of the last visit under this epoch; `Ok(None)` if all has been visited.
             let mut outcome = Ok(None);
             let pool = &*self.shared.pool;
-            // Timestamps below it are of what is visible, if that is plain. Who wants no values goes the long way.
+            // Plain records with timestamps below this are visible. Walks without values take the slow path.
             let end = (reading == Reading::Values).then(|| plain_end(self.moment));
             index.tree.scan_values(cursor.position(), cursor.direction(), &mut |links, count| {
                 for at in 0..count {
@@ -203,7 +203,7 @@ impl<M: Listed> View<'_, M> {
                     }
                     bytes.clear();
                     left -= 1;
-                    // Most records are read here; the others go the long way, which tells what is wrong, if anything is.
+                    // Most records are read here; the others take the slow path, which reports any damage.
                     let seen = match end.and_then(|end| Record::copy_plain(pool, links[at].get(), end, &mut bytes)) {
                         Some(Plain { key_size, .. }) if cursor.is_beyond(&bytes[..key_size]) => Ok(Seen::Beyond),
                         Some(Plain { key_size, value_at }) => Ok(Seen::Shown(key_size, Value::Read(value_at))),
@@ -234,7 +234,7 @@ impl<M: Listed> View<'_, M> {
                 }
                 ControlFlow::Continue(())
             })?;
-            // After an error, too, it goes on behind the entry, if that had a key, and this was what was written.
+            // Even after an error the walk continues after the entry, if its key matches its checksum.
             if let Some(size) = last_size.filter(|_| !matches!(outcome, Ok(None))) {
                 cursor.advance(bytes[..size].to_vec());
             }
@@ -247,14 +247,14 @@ impl<M: Listed> View<'_, M> {
         Ok(())
     }
 
-    /// Reads the key of what a link leads to, and finds out what a reader sees of it.
+    /// Reads the key of the record at a link, and finds out what a reader sees of it.
     #[inline(never)]
     fn look(&self, link: NonZeroU64, cursor: &Cursor, bytes: &mut Vec<u8>, key_size: &mut Option<usize>) -> Result<Seen<'_>, Error> {
         bytes.clear();
         *key_size = None;
         let newest = Record::read(&self.shared.pool, link.get())?;
         let sum = newest.copy_key_summed(bytes);
-        // A key that is none may sort anywhere: no walk ends there, or goes on behind it.
+        // A damaged key may sort anywhere: no walk ends at it or continues after it.
         check_key(&newest, sum)?;
         *key_size = Some(bytes.len());
         if cursor.is_beyond(bytes) {
@@ -272,6 +272,6 @@ enum Seen<'w> {
     Shown(usize, Value<'w>),
     /// Nothing.
     Hidden,
-    /// That it is beyond what the cursor goes to.
+    /// The key is beyond the end of the cursor.
     Beyond,
 }

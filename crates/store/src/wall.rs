@@ -1,20 +1,21 @@
 //! The time of day, by which keys expire.
 //!
-//! Two clocks: that of the wall, which says what time it is and may be set, and one that runs on since the process began, and says how much time has passed.
-//! The store's time is what has passed since the store was opened, counted from the latest beginning that the wall has claimed. So it does not stand still, and
-//! does not go back by what a clock is corrected now and then: what has expired stays so, and what lives for a minute lives no longer than that. It follows the
-//! wall when that is set forward, at once. When the wall is set back by up to [`TOLERANCE_MS`], it goes on as it was, ahead of the wall. By more, somebody has
-//! corrected a mistake, or made one: the store follows, for keys expire by the wall of those who have set them, and of the next life of the store.
+//! There are two clocks: the wall clock, which tells the time and may be set, and a monotonic clock, which counts from the start of the process. The time at
+//! which the monotonic clock was 0, as the wall clock claims it, is a *beginning*. The store's time is the latest beginning claimed while the store was open,
+//! plus the monotonic clock. So it does not stand still, and small corrections of the wall clock do not move it back: what has expired stays expired, and what
+//! lives for a minute lives no longer. When the wall clock is set forward, the store's time follows at once. When it is set back by up to [`TOLERANCE_MS`], the
+//! store's time runs on, ahead of it. A larger step back corrects a mistake, or is one: the store follows, since keys expire by the wall clock of those who set
+//! them, and of the store's next life.
 //!
-//! Then what has expired since the wall said so, and was not removed yet, is there again; and a key that was set to expire while the wall was ahead lives
-//! longer by as much. So it is, too, after a wall was set back, by however little, while the store was not open: the pool keeps no time.
+//! Then a key that expired in the time taken back, and was not removed yet, is there again; and a key that was set to expire while the wall clock was ahead
+//! lives that much longer. The same holds when the wall clock is set back, by however little, while the store is not open: the pool keeps no time.
 //!
-//! Somebody may hold the time for a while: then it is the same for all, and nothing expires. Whoever reads the time looks at the clocks first, and then whether
-//! somebody holds it; whoever holds it says so first, and then looks at the clocks. So nobody has seen a later time than the one that is held: one who was not
-//! told of it had looked at the clocks before.
+//! A thread may hold the time: then it is the same for all, and nothing expires. A reader of the time looks at the clocks first, and then at whether the time
+//! is held; a holder announces itself first, and then looks at the clocks. So no reader has seen a later time than the one held: a reader that missed the
+//! announcement had looked at the clocks before.
 //!
-//! A commit holds it, too, from its look at what it depends on until all can see what it has written ([`Wall::hold_for_commit`]). Several may do so at once:
-//! then it is the time of the first of them for all, and goes on to that of the next one when the first has ended.
+//! A commit holds the time, too, from its check of what it depends on until its writes are visible to all ([`Wall::hold_for_commit`]). Several commits may do
+//! so at once: then the time is that of the first of them for all, and moves on to that of the next one when the first has ended.
 
 use crate::Store;
 use everleaf_index::Listed;
@@ -24,15 +25,15 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// By how much the wall may be set back without the store's time following, in milliseconds.
+/// By how much the wall clock may be set back, in milliseconds, before the store's time follows.
 const TOLERANCE_MS: u64 = 10_000;
 
 /// What the clocks say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// Milliseconds since 1970, by the wall.
+    /// Milliseconds since 1970, by the wall clock.
     pub wall_ms: u64,
-    /// Milliseconds since some moment of this process.
+    /// Milliseconds since some moment of this process, by the monotonic clock.
     pub passed_ms: u64,
 }
 
@@ -44,8 +45,8 @@ impl Times {
         Self::read(wall, || STARTED.elapsed().as_millis() as u64)
     }
 
-    /// Reads the wall first. Who is held up before he has read the other clock, too, claims a beginning that is too early, which is nothing but an old claim:
-    /// the latest counts. After the other clock, it would be too late, and all keys would expire early by so much for as long as the store is open.
+    /// Reads the wall clock first. A thread delayed between the two reads then claims a beginning that is too early, which is merely an old claim: the latest
+    /// counts. In the other order the claim would be too late, and all keys would expire that much too early for as long as the store is open.
     fn read(wall: impl FnOnce() -> u64, passed: impl FnOnce() -> u64) -> Self {
         let wall_ms = wall();
         Self { wall_ms, passed_ms: passed() }
@@ -55,21 +56,21 @@ impl Times {
 /// The time of an open store.
 pub(crate) struct Wall {
     look: fn() -> Times,
-    /// The latest beginning of `passed_ms` that the wall has claimed, in milliseconds since 1970.
+    /// The latest beginning of `passed_ms` that the wall clock has claimed, in milliseconds since 1970.
     beginning_ms: AtomicU64,
     is_held: AtomicBool,
     held: Mutex<Vec<Hold>>,
-    /// How many have held it.
+    /// Number of holds so far.
     holds: AtomicU64,
 }
 
 /// The time that is held, and until when, in milliseconds since 1970.
 #[derive(Clone, Copy)]
 struct Hold {
-    /// Which of all that there have been.
+    /// Serial number among all holds.
     number: u64,
     at_ms: u64,
-    /// `None`: as long as a commit takes.
+    /// `None`: until the commit ends.
     until_ms: Option<u64>,
 }
 
@@ -78,7 +79,7 @@ impl Hold {
         self.until_ms.is_some_and(|until_ms| now_ms >= until_ms)
     }
 
-    /// Whether somebody other than a commit holds it still.
+    /// Whether this is a hold other than a commit's, and not over yet.
     fn lasts(&self, now_ms: u64) -> bool {
         self.until_ms.is_some() && !self.is_over(now_ms)
     }
@@ -103,16 +104,16 @@ impl Drop for HeldTime<'_> {
 }
 
 impl HeldTime<'_> {
-    /// Later than this it is for nobody, as long as the time is held.
+    /// No reader sees a later time than this while the time is held.
     pub(crate) fn at_ms(&self) -> u64 {
         self.hold.at_ms
     }
 }
 
 impl<M: Listed> Store<M> {
-    /// Has the store's time stand still until what is returned is dropped, for `at_most` that long: nothing expires meanwhile, for anybody, and then all that
-    /// is due at once: what is set meanwhile to live for a while lives so much shorter. A serializable transaction that is begun and committed within it is not
-    /// overtaken by the time. `None` if somebody else holds it, whose `at_most` is not over.
+    /// Stops the store's time until the returned value is dropped, for at most `at_most`. Nothing expires meanwhile for any thread; then all that is due
+    /// expires at once, and a key that was given a lifetime meanwhile lives that much shorter. A serializable transaction begun and committed within the hold
+    /// is not overtaken by the time. `None` if another hold exists whose `at_most` is not over.
     pub fn hold_time(&self, at_most: Duration) -> Option<HeldTime<'_>> {
         self.shared.wall.hold(at_most.as_millis().try_into().unwrap_or(u64::MAX))
     }
@@ -133,8 +134,8 @@ impl Wall {
             }
             self.begin(&mut held, Some(at_most_ms))
         };
-        // Whoever begins to read now must not find that it goes on once more, when a commit has ended that had begun before. One that begins now has an earlier
-        // time only by a wall that was set back, with which time goes for all.
+        // A reader that begins now must not see the time move once more when a commit that began before ends. A commit that begins now has an earlier time only
+        // if the wall clock was set back, in which case the time moves for all.
         let is_due = |hold: &Hold| hold.until_ms.is_none() && hold.at_ms < time.at_ms() && hold.number < time.hold.number;
         while self.held.lock().iter().any(is_due) {
             schedule::rest();
@@ -142,8 +143,8 @@ impl Wall {
         Some(time)
     }
 
-    /// Holds the time for a commit, which judges by [`HeldTime::at_ms`] what it depends on: what is there then is so for all until the time is given up, and
-    /// what has expired for a reader before goes on to be so. Short: others who take it meanwhile wait for nobody, and time goes on with each that ends.
+    /// Holds the time for a commit, which judges what it depends on by [`HeldTime::at_ms`]: what is there at that time is there for all until the hold ends,
+    /// and what had expired for an earlier reader stays expired. Such holds are short, do not wait for each other, and the time moves on as each ends.
     pub(crate) fn hold_for_commit(&self) -> HeldTime<'_> {
         self.begin(&mut self.held.lock(), None)
     }
@@ -151,7 +152,7 @@ impl Wall {
     fn begin(&self, held: &mut Vec<Hold>, at_most_ms: Option<u64>) -> HeldTime<'_> {
         self.is_held.store(true, Ordering::SeqCst);
         let now_ms = self.look_ms();
-        // Not earlier, if only commits hold it: one that overlaps another would hand the time of that on, for ever.
+        // Not earlier, if only commits hold the time: overlapping commits would otherwise hand on the first one's time for ever.
         let at_ms = held.iter().filter(|hold| hold.lasts(now_ms)).map(|hold| hold.at_ms).fold(now_ms, u64::min);
         let until_ms = at_most_ms.map(|at_most_ms| now_ms.saturating_add(at_most_ms));
         let hold = Hold { number: self.holds.fetch_add(1, Ordering::Relaxed), at_ms, until_ms };
@@ -178,7 +179,7 @@ impl Wall {
         let beginning = match claimed > known {
             true => self.beginning_ms.fetch_max(claimed, Ordering::Relaxed).max(claimed),
             false if known - claimed <= TOLERANCE_MS => known,
-            // Who is slower has looked at the clocks before, or will see for himself.
+            // A slower thread has looked at the clocks earlier, or will notice the step itself.
             false => self.beginning_ms.compare_exchange(known, claimed, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|other| other, |_| claimed),
         };
         beginning.saturating_add(passed_ms)

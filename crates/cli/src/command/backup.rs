@@ -1,4 +1,4 @@
-//! `everleaf backup`: all of a pool in a file, as of one moment. A server makes backups of the pool that it serves by itself: BGSAVE.
+//! `everleaf backup`: all of a pool in a file, as of one moment. A server makes backups of its own pool: BGSAVE.
 
 use crate::failure::Failure;
 use crate::options::PoolArguments;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub(crate) struct Arguments {
     #[command(flatten)]
     pool: PoolArguments,
-    /// The file of the backup, which gets this name when it is whole; - is standard output
+    /// The file of the backup, which gets this name when it is complete; - is standard output
     file: PathBuf,
     /// Print the outcome as JSON
     #[arg(long)]

@@ -1,7 +1,7 @@
-//! `everleaf bench`: the server beside others, from one interleaved run. Indexes and the store are measured by `everleaf lab run`.
+//! `everleaf bench`: the server compared with others, in one interleaved run. `everleaf lab run` measures indexes and the store.
 //!
-//! Machines drift, and neighbours come and go, so figures are only compared within a run, in which rounds of all candidates alternate; medians of the rounds
-//! are printed, and the ratios that the figures are judged by.
+//! Machines drift, and other load comes and goes, so figures are only compared within a run, in which rounds of all candidates alternate; the medians of the
+//! rounds are printed, with the ratios by which the figures are judged.
 
 mod aim;
 mod server;
@@ -12,7 +12,7 @@ use clap::Subcommand;
 /// What to measure.
 #[derive(Subcommand)]
 pub(crate) enum Bench {
-    /// The server beside redis-server, by redis-benchmark, each on one core; needs redis-server, redis-benchmark and taskset
+    /// The server compared with redis-server, by redis-benchmark, each on one core; needs redis-server, redis-benchmark and taskset
     Server(server::Arguments),
 }
 

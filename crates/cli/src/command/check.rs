@@ -1,4 +1,4 @@
-//! `everleaf check`: reads everything and looks for damage. Opening a pool that was not closed repairs it first, as every opening does.
+//! `everleaf check`: reads everything and looks for damage. As at every opening, a pool that was not closed is recovered first.
 
 use crate::failure::Failure;
 use crate::interrupt::go_on;

@@ -1,5 +1,5 @@
-//! `everleaf compact`: the pool as small as what it holds. Written anew, it takes the old one's place when it is whole; with `--online` its server moves
-//! together what it holds.
+//! `everleaf compact`: makes a pool as small as its contents. A pool written anew replaces the old one when it is complete; with `--online` its server compacts
+//! it in place.
 
 use crate::failure::Failure;
 use crate::interrupt;
@@ -16,14 +16,14 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often the server is asked whether it has done.
+/// How often the server is asked whether it has finished.
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     pool: PoolArguments,
-    /// Have a server compact its pool, while clients read and write, instead of writing one anew that nobody uses
+    /// Have a server compact its pool, while clients read and write, instead of writing an unused one anew
     #[arg(long, conflicts_with = "PoolArguments")]
     online: bool,
     #[command(flatten)]
@@ -70,7 +70,7 @@ impl Arguments {
     fn ask(&self) -> Result<(), Failure> {
         let mut server = self.server.connect()?;
         let start = Instant::now();
-        // Another server knows the command, too, and does something else.
+        // Another server also knows the command, but does something else.
         server.info()?;
         server.ask(&[b"MEMORY", b"PURGE"])?;
         let info = await_end(&mut server)?;
@@ -102,7 +102,7 @@ impl Arguments {
     }
 }
 
-/// Waits until the server has done, and shows how far it is; what it says then.
+/// Waits until the server has finished, showing progress; returns its INFO then.
 fn await_end(server: &mut Server) -> Result<Info, Failure> {
     let progress = ProgressBar::new_spinner();
     loop {
@@ -118,7 +118,7 @@ fn await_end(server: &mut Server) -> Result<Info, Failure> {
     }
 }
 
-/// What the server says of the compaction.
+/// A number of the last compaction in INFO.
 fn number(info: &Info, name: &str) -> u64 {
     info.number(&format!("last_compaction_{name}"))
 }

@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        // A pool that is there already is an error here, where every other command would open it.
+        // An existing pool is an error here, where every other command would open it.
         let store = Store::on(Pool::create(&self.pool.pool, &self.pool.store_options().pool())?, &Options::default())?;
         let info = store.pool().info();
         let uuid = format!("{:032x}", info.uuid);

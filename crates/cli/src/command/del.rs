@@ -13,13 +13,13 @@ pub(crate) struct Arguments {
     pool: PoolArguments,
     #[command(flatten)]
     namespace: NamespaceArgument,
-    /// The keys, of any bytes
+    /// The keys, any bytes
     #[arg(required = true)]
     keys: Vec<OsString>,
 }
 
 impl Arguments {
-    /// Prints how many keys were there to be deleted; none is a no.
+    /// Prints how many keys were present and deleted; none is a negative result.
     pub(crate) fn run(self) -> Result<(), Failure> {
         let deleted = self.pool.with_store(|store| {
             let keys: Vec<_> = self.keys.iter().map(|key| key.as_bytes()).collect();

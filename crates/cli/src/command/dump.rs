@@ -1,4 +1,4 @@
-//! `everleaf dump`: everything as NDJSON, one object per key, as `entry.rs` says. `everleaf load --format ndjson` reads it back.
+//! `everleaf dump`: everything as NDJSON, one object per key, in the format of `entry.rs`. `everleaf load --format ndjson` reads it back.
 
 use crate::entry;
 use crate::failure::Failure;
@@ -14,7 +14,7 @@ use std::ops::{Bound, ControlFlow};
 pub(crate) struct Arguments {
     #[command(flatten)]
     pool: PoolArguments,
-    /// Only this namespace; otherwise all
+    /// Only this namespace; by default all
     #[arg(long, short, value_name = "NAME")]
     namespace: Option<String>,
 }

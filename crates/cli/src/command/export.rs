@@ -10,9 +10,9 @@ use std::path::PathBuf;
 pub(crate) struct Arguments {
     #[command(flatten)]
     pool: PoolArguments,
-    /// The file, which gets this name when it is whole; - is standard output
+    /// The file, which gets this name when it is complete; - is standard output
     file: PathBuf,
-    /// Only this namespace, which may be given several times; otherwise all
+    /// Only this namespace (repeatable); by default all
     #[arg(long, short, value_name = "NAME")]
     namespace: Vec<String>,
     /// Print the outcome as JSON

@@ -1,4 +1,4 @@
-//! `everleaf get`: the value of a key, byte by byte.
+//! `everleaf get`: the value of a key, byte for byte.
 
 use crate::entry;
 use crate::failure::Failure;
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The key, of any bytes
+    /// The key, any bytes
     key: OsString,
 }
 

@@ -1,7 +1,7 @@
-//! `everleaf import`: what `export` or `backup` has written, into a pool that may hold something already.
+//! `everleaf import`: reads an export or a backup into a pool, which may have contents already.
 //!
-//! A file is read through before anything is written, so that a damaged one changes nothing. Standard input is not: what came before the damage is imported
-//! then, and the error says where the damage is.
+//! A file is read through before anything is written, so a damaged one changes nothing. Standard input is not: everything before the damage is imported, and
+//! the error says where the damage is.
 
 use crate::failure::Failure;
 use crate::interrupt;
@@ -16,7 +16,7 @@ pub(crate) struct Arguments {
     pool: PoolArguments,
     #[command(flatten)]
     index: IndexArgument,
-    /// The file; - is standard input. Of a key that is there already, what the file says wins
+    /// The file; - is standard input. For a key that exists already, the file wins
     file: PathBuf,
     /// Print the outcome as JSON
     #[arg(long)]

@@ -1,4 +1,4 @@
-//! `everleaf info`: what a pool says of itself. It stores nothing and keeps no lock, so it also looks at a pool that is in use.
+//! `everleaf info`: what a pool says about itself. It stores nothing and keeps no lock, so it also works on a pool in use.
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -66,7 +66,7 @@ impl Arguments {
     }
 }
 
-/// What keeps a root: the store, an index by its name, or a number.
+/// The owner of a root: the store, an index by its name, or a number.
 fn kind(name: &str, root: &Root) -> String {
     if name == STORE_ROOT {
         return "store".to_owned();

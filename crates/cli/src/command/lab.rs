@@ -1,4 +1,4 @@
-//! `lab`: what researchers of such structures want of them.
+//! `lab`: tools for researchers of such structures.
 
 mod report;
 
@@ -7,7 +7,7 @@ use crate::interrupt;
 use clap::Subcommand;
 use everleaf_conformance::command;
 
-/// What to find out.
+/// The tools.
 #[derive(Subcommand)]
 pub(crate) enum Lab {
     /// Recover every image that a crash can leave, and check the checker
@@ -29,7 +29,7 @@ impl Lab {
             },
             Self::Report(arguments) => arguments.run(),
             Self::Measure(measure) => {
-                // Whoever stops it gets what was measured until then.
+                // A run that is stopped returns what was measured until then.
                 Ok(measure.run(&interrupt::catch()?)?)
             }
         }

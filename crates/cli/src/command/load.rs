@@ -1,8 +1,8 @@
 //! `everleaf load`: keys and values from a file or standard input.
 //!
 //! One thread reads and parses (`input.rs`), the others write (`writer.rs`). A line that cannot be loaded is reported by its number; the rest is loaded
-//! nevertheless, unless `--strict` asks to stop there. What has expired already is no bad line: of its key nothing is there afterwards, as when the entry had
-//! been loaded in time.
+//! nevertheless, unless `--strict` asks to stop there. A line that has expired already is not bad: afterwards its key is absent, as if the line had been loaded
+//! in time.
 
 mod input;
 mod line_starts;
@@ -25,7 +25,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use writer::{Writers, Written};
 
-/// Number of bad lines that are reported one by one; all are counted.
+/// Number of bad lines that are reported individually; all are counted.
 const REPORTED_COUNT_MAX: u64 = 20;
 
 #[derive(Args)]
@@ -34,13 +34,13 @@ pub(crate) struct Arguments {
     pool: PoolArguments,
     #[command(flatten)]
     index: IndexArgument,
-    /// Namespace of all lines, whatever they name; without it those go where they say, and into "0" if they say nothing
+    /// Namespace of all lines, whatever they name; without it, each line's own, or "0" if it names none
     #[arg(long, short, value_name = "NAME", value_parser = namespace_name)]
     namespace: Option<String>,
     /// The file; - is standard input
     file: PathBuf,
-    /// What the lines are; by default what the name of the file ends in, else tsv. tsv: fields between tabs, nothing quoted. csv: as in RFC 4180. ndjson: as
-    /// dump prints
+    /// Format of the lines; by default that of the file name's extension, else tsv. tsv: fields separated by tabs, no quoting. csv: as in RFC 4180. ndjson: as
+    /// printed by dump
     #[arg(long, value_enum)]
     format: Option<Format>,
     /// The first line of TSV or CSV names the columns
@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
     /// Stop at the first bad line; lines before it have been loaded
     #[arg(long)]
     strict: bool,
-    /// Threads that write
+    /// Number of writing threads
     #[arg(long, default_value_t = default_threads(), value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
     /// Print the outcome as JSON
@@ -74,7 +74,7 @@ enum Format {
     Ndjson,
 }
 
-/// What has been read so far.
+/// Counts of what has been read so far.
 #[derive(Default)]
 struct Tally {
     loaded: u64,
@@ -93,12 +93,12 @@ impl Arguments {
             let outcome = thread::scope(|scope| {
                 let mut writers = Writers::start(scope, store, usize::from(self.threads), &written);
                 let read = self.read(&mut input, &mut writers, &mut tally, &progress);
-                // What has been handed to the writers is written in any case.
+                // What the writers have received is written in any case.
                 writers.finish().and(read)
             });
             progress.finish_and_clear();
             if let Err(Failure::Store(_) | Failure::Interrupted) = outcome {
-                // Of a batch that failed, some may be there, too.
+                // Parts of a batch that failed may be there, too.
                 let (written, read) = (text::count(written.entries()), text::count(tally.loaded));
                 say(format_args!("{}: at least {written} of the first {read} good lines are loaded", self.file.display()));
             }
@@ -130,7 +130,7 @@ impl Arguments {
         }
     }
 
-    /// Reads to the end, or to the first bad line if that is to stop it.
+    /// Reads to the end, or to the first bad line with `--strict`.
     fn read<R: Read>(&self, input: &mut Input<BufReader<R>>, writers: &mut Writers<'_>, tally: &mut Tally, progress: &ProgressBar) -> Result<(), Failure> {
         while let Some((number, line)) = input.next(&self.file)? {
             interrupt::check()?;

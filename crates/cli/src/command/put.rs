@@ -16,9 +16,9 @@ pub(crate) struct Arguments {
     index: IndexArgument,
     #[command(flatten)]
     namespace: NamespaceArgument,
-    /// The key, of any bytes
+    /// The key, any bytes
     key: OsString,
-    /// The value, of any bytes; - reads it from standard input
+    /// The value, any bytes; - reads it from standard input
     value: OsString,
 }
 
@@ -27,7 +27,7 @@ impl Arguments {
         let mut value = self.value.as_bytes().to_vec();
         if value == b"-" {
             value.clear();
-            // One byte more than possible is enough for the store to say what is possible.
+            // One byte more than possible is enough for the store to report the limit.
             let read = std::io::stdin().lock().take(VALUE_SIZE_MAX as u64 + 1).read_to_end(&mut value);
             read.map_err(|source| Failure::Io { action: "read standard input".into(), source })?;
         }

@@ -1,4 +1,4 @@
-//! `everleaf repair`: a new pool of what can be read of a damaged one. The damaged one is only looked at.
+//! `everleaf repair`: a new pool from what can be read of a damaged one, which is only read.
 
 use crate::failure::Failure;
 use crate::options::PoolArguments;
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 pub(crate) struct Arguments {
     #[command(flatten)]
     pool: PoolArguments,
-    /// The new pool, which must not be there yet
+    /// The new pool, which must not exist
     to: PathBuf,
     /// Print the outcome as JSON
     #[arg(long)]

@@ -1,4 +1,4 @@
-//! `everleaf restore`: a new pool of what `backup` or `export` has written.
+//! `everleaf restore`: a new pool from a backup or an export.
 
 use crate::failure::Failure;
 use crate::options::PoolArguments;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub(crate) struct Arguments {
     #[command(flatten)]
     pool: PoolArguments,
-    /// The backup; - is standard input. The pool must not be there yet, and is there when all of the backup has been read
+    /// The backup; - is standard input. The pool must not exist, and appears when all of the backup has been read
     file: PathBuf,
     /// Print the outcome as JSON
     #[arg(long)]

@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     /// From the highest key down
     #[arg(long)]
     reverse: bool,
-    /// At most so many keys
+    /// Largest number of keys
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
     /// Print no values
@@ -68,7 +68,7 @@ impl Arguments {
         outcome
     }
 
-    /// What is to be shown.
+    /// The range to show.
     fn cursor(&self) -> Cursor {
         fn bound(key: &Option<OsString>) -> Bound<&[u8]> {
             key.as_ref().map_or(Bound::Unbounded, |key| Bound::Included(key.as_bytes()))

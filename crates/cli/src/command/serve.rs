@@ -1,4 +1,4 @@
-//! `everleaf serve`: a pool behind the protocol of Redis, and that of memcached.
+//! `everleaf serve`: a pool behind the protocols of Redis and memcached.
 
 use crate::failure::Failure;
 use crate::interrupt;
@@ -19,11 +19,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Less than that holds no request that is worth it, with what else stands in a buffer: whoever asks for it means something else.
+/// A smaller buffer has no room for a useful request, beside what else it holds: whoever asks for that means something else.
 const BUFFER_SIZE_MIN: usize = 64 << 10;
 /// Files that a server may have open besides its connections: the pool, backups, its standard input and output.
 const OTHER_FILES: usize = 32;
-/// Those of each thread.
+/// Files of each thread.
 const FILES_PER_THREAD: usize = 2;
 
 #[derive(Args)]
@@ -38,34 +38,34 @@ pub(crate) struct Arguments {
     /// TCP port; 0 takes a free one
     #[arg(long, default_value_t = 6379, value_name = "N")]
     port: u16,
-    /// TCP port for clients of memcached, too; 0 takes a free one. Their items are in the namespace "memcached"
+    /// TCP port for clients of memcached; 0 takes a free one. Their items are in the namespace "memcached"
     #[arg(long, value_name = "N")]
     memcached_port: Option<u16>,
-    /// Threads that serve connections; as many as the machine has cores if not given
+    /// Threads that serve connections; by default as many as the machine has cores
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Databases for SELECT
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     databases: u16,
-    /// Password that clients must show with AUTH; other users of the machine can see it in the list of processes
+    /// Password that clients must send with AUTH; other users of the machine can see it in the list of processes
     #[arg(long, value_name = "TEXT")]
     password: Option<String>,
     /// File whose first line is the password
     #[arg(long, value_name = "PATH", conflicts_with = "password")]
     password_file: Option<PathBuf>,
-    /// File to which SAVE and BGSAVE write a backup; by default the pool's name with .backup behind it
+    /// File to which SAVE and BGSAVE write a backup; by default the pool's name with .backup appended
     #[arg(long, value_name = "PATH")]
     backup: Option<PathBuf>,
     /// Connections at a time; fewer if the system does not let the server open so many files
     #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     connections_max: u32,
-    /// Longest request, and requests of a client that takes no replies; one that sends more is dropped
+    /// Longest request, and size of waiting requests while a client takes no replies; a client that sends more is dropped
     #[arg(long, default_value = "1G", value_name = "BYTES")]
     query_buffer_size_max: ByteSize,
     /// Longest reply; a client that asks for more is dropped, a transaction whose replies are longer is refused
     #[arg(long, default_value = "1G", value_name = "BYTES")]
     output_buffer_size_max: ByteSize,
-    /// Say what there is to say at the start in one line of JSON
+    /// Print the start message as one line of JSON
     #[arg(long)]
     json: bool,
 }
@@ -73,14 +73,14 @@ pub(crate) struct Arguments {
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let config = self.config()?;
-        // First: where a port is taken, no pool is made, nor one recovered.
+        // First: if a port is taken, no pool is created or recovered.
         let listener = Listener::bind(&config)?;
         let start = Instant::now();
         let store = Arc::new(self.pool.open_or_create(&self.index)?);
         let served = self.serve(listener, config, &store, start.elapsed());
-        // In any case: that nobody reads the greeting is no reason for a recovery the next time.
+        // In any case: a failure to print the greeting is no reason for a recovery at the next start.
         let closed = match Arc::try_unwrap(store) {
-            // What a thread that panicked has left in DRAM is not to be kept.
+            // What a panicked thread has left in DRAM must not be kept.
             Ok(_) if matches!(served, Err(Failure::Server(everleaf_server::Error::Panicked))) => Ok(()),
             Ok(store) => store.close().map_err(everleaf::Error::from),
             Err(_) => unreachable!("the server and the signal watcher have ended, and nobody else holds the store"),
@@ -91,10 +91,10 @@ impl Arguments {
         Ok(())
     }
 
-    /// Serves until it is told to stop. Nobody holds the store any more afterwards.
+    /// Serves until it is told to stop. Afterwards nothing holds the store any more.
     fn serve(&self, listener: Listener, config: Config, store: &Arc<Store>, opened_in: Duration) -> Result<(), Failure> {
         let server = Server::on(listener, config, store.clone())?;
-        // Before the announcement: whoever has read it may send a signal at once.
+        // Before the announcement: a program that has read it may send a signal at once.
         interrupt::catch()?;
         let mut signals = Signals::new(interrupt::signals()).map_err(|source| Failure::Io { action: "catch signals".into(), source })?;
         let handle = signals.handle();
@@ -107,7 +107,7 @@ impl Arguments {
         });
         let served = self.announce(store, &server, opened_in).and_then(|()| Ok(server.run()?));
         handle.close();
-        // It panics never, and has nothing to say.
+        // It never panics, and has no result.
         let _ = watcher.join();
         served
     }
@@ -116,7 +116,7 @@ impl Arguments {
         let defaults = Config::default();
         let password = match &self.password_file {
             Some(path) => Some(read_password(path)?),
-            // An empty one would be none: whoever sets a variable wrongly is not to find out by having no password.
+            // An empty password would be none: a variable set wrongly must not silently disable the password.
             None if self.password.as_deref() == Some("") => return Err(Failure::Usage("--password is empty; leave it out to ask for none".into())),
             None => self.password.clone().map(String::into_bytes),
         };
@@ -147,7 +147,7 @@ impl Arguments {
         })
     }
 
-    /// Tells the operator, or a program, what was found and how to go on.
+    /// Tells the operator, or a program, what was found and how to continue.
     fn announce(&self, store: &Store, server: &Server, opened_in: Duration) -> Result<(), Failure> {
         let address = server.local_addr();
         let info = store.pool().info();
@@ -207,7 +207,7 @@ impl Arguments {
     }
 }
 
-/// Has the system let this process open as many files as it may, each connection being one; so many connections it can have then, of those wanted, and in all.
+/// Raises the limit of open files as far as permitted, since each connection is one; returns how many of the wanted connections fit, and how many in all.
 fn make_room(wanted: usize, threads: usize) -> (usize, usize) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });

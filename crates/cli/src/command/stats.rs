@@ -1,4 +1,4 @@
-//! `everleaf stats`: numbers of a pool; with `--watch`, those of a running server, again and again.
+//! `everleaf stats`: statistics of a pool; with `--watch`, repeatedly those of a running server.
 
 use crate::failure::Failure;
 use crate::options::PoolArguments;
@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 /// Lines between two headings.
 const LINES_PER_HEADING: u64 = 20;
-/// Behind the size of a pool of which less than a tenth is left.
+/// Follows the size of a pool of which less than a tenth is left.
 const NEAR_LIMIT: &str = ", near its limit";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     pool: PoolArguments,
-    /// Watch a server; without this, the pool is opened, so nobody else may have it open
+    /// Watch a server; without this, the pool is opened, so nothing else may have it open
     #[arg(long, conflicts_with = "PoolArguments")]
     watch: bool,
     #[command(flatten)]
@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     /// Seconds from one line to the next
     #[arg(long, default_value_t = 1.0, value_name = "SECONDS", requires = "watch")]
     interval: f64,
-    /// Number of lines; without end if not given
+    /// Number of lines; unlimited by default
     #[arg(long, value_name = "N", requires = "watch")]
     count: Option<u64>,
     /// Print JSON
@@ -119,7 +119,7 @@ fn as_json(stats: &Stats, fill: Fill) -> Value {
 }
 
 impl Info {
-    /// Keys of all databases: `db0:keys=5,...`.
+    /// Number of keys in all databases: `db0:keys=5,...`.
     fn keys(&self) -> u64 {
         let keys = |value: &String| value.split(',').find_map(|field| field.strip_prefix("keys=")?.parse::<u64>().ok());
         self.fields().filter(|(name, _)| name.starts_with("db")).filter_map(|(_, value)| keys(value)).sum()
@@ -139,7 +139,7 @@ impl Info {
         )
     }
 
-    /// Everything, numbers as such, and the rate.
+    /// All fields, numbers as numbers, and the rate.
     fn as_json(&self, rate: Option<f64>) -> Value {
         let value = |text: &String| text.parse::<i64>().map_or_else(|_| Value::from(text.as_str()), Value::from);
         let mut object: Map<String, Value> = self.fields().map(|(name, text)| (name.clone(), value(text))).collect();

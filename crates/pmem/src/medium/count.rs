@@ -1,4 +1,4 @@
-//! Counters: what an operation costs in lines, independent of the machine.
+//! Counters: what an operation costs in lines, independent of the machine, in the domain that it runs in.
 
 mod buffer;
 
@@ -27,11 +27,11 @@ pub struct Counters {
 pub struct Counts {
     /// Words stored, successful exchanges included.
     pub stores: u64,
-    /// Flush calls.
+    /// Flush calls by which something is written back.
     pub flushes: u64,
     /// Lines in those calls, counted each time they are flushed.
     pub lines_flushed: u64,
-    /// Fences.
+    /// Fences, including those after stores past the caches; in `Msync`, waits for the journal.
     pub fences: u64,
     /// Locked operations: exchanges, successful or not.
     pub exchanges: u64,
@@ -147,13 +147,13 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Hardware, Memory, Off, Pm};
+    use crate::{Domain, Hardware, Memory, Off, Pm};
 
     #[test]
     fn threads_are_summed_and_shared_lines_counted_once() {
         let memory = Memory::new(64 << 10).unwrap();
         // SAFETY: the memory outlives `pm`, which is dropped first.
-        let pm = unsafe { Pm::new(Hardware::page_cache().with_counters(None), memory.base(), memory.size()) };
+        let pm = unsafe { Pm::new(Hardware::new(Domain::Adr).with_counters(None), memory.base(), memory.size()) };
         let counters = pm.medium().counters().unwrap();
         let words = pm.words(Off::<u64>::new(4096), 64).unwrap();
         std::thread::scope(|scope| {

@@ -27,14 +27,14 @@ fn begin_in_background(server: &Shared) -> Option<Result<(), StreamError>> {
     Some(begun.and_then(|saving| server.backups.continue_in_background(saving, move || stopping.load(Ordering::Acquire))))
 }
 
-/// Begins the backup that was scheduled, if one was, and none is being written. Why it could not be begun is in `INFO`.
+/// Begins the scheduled backup, if there is one and none is being written. INFO reports why one could not be begun.
 pub(crate) fn begin_scheduled(server: &Shared) {
     if server.backups.take_scheduled() && begin_in_background(server).is_none() {
         server.backups.schedule();
     }
 }
 
-/// SAVE. Others have their turns between its blocks; the end, when the device is waited for, holds up its thread.
+/// SAVE. Other connections have their turns between its blocks; at the end, the wait for the device holds up its thread.
 struct Save(Option<Saving>);
 
 impl Unfinished for Save {
@@ -67,12 +67,12 @@ pub(crate) fn save(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 pub(crate) fn bgsave(call: &mut Call<'_>) -> Result<(), Failure> {
-    // SCHEDULE waits in Redis for what could be in the way there.
+    // In Redis, SCHEDULE waits for tasks that can be in the way there.
     if call.arguments.len() > 2 || (call.arguments.len() == 2 && !call.arguments.is(1, "schedule")) {
         return Err(Failure::SYNTAX);
     }
     if call.databases.transaction.is_some() {
-        // The transaction is to be in it, as a whole.
+        // The backup is to contain the whole transaction.
         if call.server.backups.state().running_since.is_some() {
             return Err(IN_PROGRESS);
         }

@@ -1,4 +1,4 @@
-//! CLIENT: connections, this one and others.
+//! CLIENT: this connection and others.
 
 use super::connection::INVALID_NAME;
 use super::{Call, Failure};
@@ -82,7 +82,7 @@ pub(crate) fn info(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Kinds of clients that Redis knows; all of ours are normal.
+/// Kinds of clients in Redis; all of this server's are normal.
 fn is_normal(kind: &[u8]) -> Result<bool, Failure> {
     match kind.to_ascii_lowercase().as_slice() {
         b"normal" => Ok(true),
@@ -129,7 +129,7 @@ pub(crate) fn kill(call: &mut Call<'_>) -> Result<(), Failure> {
     let filter = if by_address { Filter { id: None, address: Some(call.argument(2)), local: None, normal: true, skip_me: false } } else { kill_filter(call)? };
     let mut killed = 0;
     for client in call.server.clients.all() {
-        // One that has been killed is gone, though its thread may not have got to it yet.
+        // A killed client counts as gone, though its thread may not have closed it yet.
         let chosen = !client.is_killed()
             && filter.normal
             && filter.id.is_none_or(|id| id == client.id as i64)
@@ -156,7 +156,7 @@ pub(crate) fn kill(call: &mut Call<'_>) -> Result<(), Failure> {
 fn kill_filter<'a>(call: &Call<'a>) -> Result<Filter<'a>, Failure> {
     let mut filter = Filter { id: None, address: None, local: None, normal: true, skip_me: true };
     for index in (2..call.arguments.len()).step_by(2) {
-        // What stands before the one without a value is judged first, as Redis does.
+        // As in Redis, what precedes the option without a value is judged first.
         let value = call.arguments.get(index + 1).ok_or(Failure::SYNTAX)?;
         if call.arguments.is(index, "id") {
             filter.id = Some(parse_integer(value).filter(|&id| id > 0).ok_or(Failure::fixed("ERR client-id should be greater than 0"))?);

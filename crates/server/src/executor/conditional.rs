@@ -1,11 +1,11 @@
-//! Commands that write several keys at once, some on a condition. Unless they are part of a transaction, MSET and MSETNX are one batch of the store, which
-//! expects of each key that it is absent, if that is the condition; RENAME, RENAMENX and COPY, which write what they have read, are a transaction of their own.
+//! Commands that write several keys at once, some on a condition. Outside a transaction, MSET and MSETNX are one batch of the store, for MSETNX with the
+//! expectation that each key is absent; RENAME, RENAMENX and COPY, which write what they have read, are a transaction of their own.
 
 use super::connection::database_number;
 use super::transaction::insist;
 use super::{Call, Failure};
 
-/// Keys and values in turn, as MSET takes them.
+/// Keys and values in turn, as the arguments of MSET.
 fn pairs<'a>(call: &Call<'a>) -> Result<impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a>, Failure> {
     if call.arguments.len().is_multiple_of(2) {
         return Err(Failure::arity(call.spec.name));
@@ -38,7 +38,7 @@ pub(crate) fn renamenx(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether it was done.
+/// Renames; returns whether it was done.
 fn rename_entry(call: &mut Call<'_>, to_be_absent: bool) -> Result<bool, Failure> {
     insist(call, |call| Ok(call.database().rename(call.argument(1), call.argument(2), to_be_absent).into()))??.ok_or(Failure::NO_SUCH_KEY)
 }

@@ -1,7 +1,7 @@
 //! CONFIG: settings, under the names that Redis gives them.
 //!
-//! Only `maxclients` and `requirepass` can change while the server runs. To set another to the value that it has is no error, so that scripts which make sure
-//! of a setting get along; to set it to another value is an error and never silently ignored.
+//! Only `maxclients` and `requirepass` can change while the server runs. Setting another to its current value is no error, for scripts that ensure a setting;
+//! setting it to any other value is an error, and never silently ignored.
 
 use super::{Call, Failure};
 use crate::glob;
@@ -33,13 +33,13 @@ fn settings(server: &Shared) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Where the backups go: by default, where the pool lies.
+/// The directory of the backups: by default, that of the pool.
 fn parent_directory(server: &Shared) -> Vec<u8> {
     let path = std::path::absolute(&server.backups.path).unwrap_or_else(|_| server.backups.path.clone());
     path.parent().unwrap_or(&path).as_os_str().as_encoded_bytes().to_vec()
 }
 
-/// Whether one of the server's own names is like a pattern, which is not longer than any of them could need.
+/// Whether one of the server's own names matches a pattern. Patterns longer than any name could need are refused.
 pub(crate) fn is_like(name: &str, pattern: &[u8]) -> Result<bool, Failure> {
     if pattern.len() > PATTERN_SIZE_MAX {
         return Err(Failure::fixed("ERR the pattern is longer than 256 bytes"));
@@ -47,7 +47,7 @@ pub(crate) fn is_like(name: &str, pattern: &[u8]) -> Result<bool, Failure> {
     glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes(), &mut 0)
 }
 
-/// Length of a pattern for the server's own names, in bytes.
+/// Longest pattern for the server's own names, in bytes.
 const PATTERN_SIZE_MAX: usize = 256;
 
 pub(crate) fn get(call: &mut Call<'_>) -> Result<(), Failure> {
@@ -60,7 +60,7 @@ pub(crate) fn get(call: &mut Call<'_>) -> Result<(), Failure> {
                 break;
             }
         }
-        // Who asks for one setting by name gets the name as written.
+        // A client that asks for a setting by name gets the name as it wrote it.
         let shown = |asked: &[u8]| if asked.eq_ignore_ascii_case(name.as_bytes()) { asked.to_vec() } else { name.into() };
         chosen.extend(asked.map(|asked| (shown(asked), value)));
     }
@@ -79,7 +79,7 @@ pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
     let mut connection_count_max = None;
     let mut password = None;
     let settings = settings(call.server);
-    // Before any value is judged, as Redis does.
+    // Before any value is judged, as in Redis.
     for index in (2..call.arguments.len()).step_by(2) {
         let known = settings.iter().find(|(known, _)| call.arguments.is(index, known));
         if let Some((name, _)) = known
@@ -111,7 +111,7 @@ pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
             _ => return Err(failed(name, "can't set immutable config")),
         }
     }
-    // Nothing is changed unless all can be.
+    // Nothing is changed unless everything can be.
     if let Some(count) = connection_count_max {
         call.server.connection_count_max.store(count, Ordering::Relaxed);
     }

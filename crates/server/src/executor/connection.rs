@@ -47,7 +47,7 @@ pub(crate) fn select(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The argument at `index` as the number of a database that there is.
+/// The argument at `index` as the number of an existing database.
 pub(crate) fn database_number(call: &Call<'_>, index: usize) -> Result<usize, Failure> {
     let number = i32::try_from(call.integer(index)?).map_err(|_| Failure::NOT_AN_INT)?;
     let number = usize::try_from(number).ok().filter(|number| *number < call.server.databases.len());

@@ -1,12 +1,12 @@
 //! Numbers with a fraction, as INCRBYFLOAT adds and prints them.
 //!
 //! Redis computes with C's `long double` and prints 17 decimals without trailing zeros, so that 0.1 + 0.2 is 0.3. Here a number below 10^21 is rounded to a
-//! decimal fraction of 17 places, and sums of these are exact (Redis's may be off in the last places: 10.6 + 5000 is 5010.60000000000000009 there); a larger
-//! one is a double. So 1e400 is no number here, which a `long double` is; nor is what C reads as hexadecimal, and nobody sends.
+//! decimal fraction of 17 places, and sums of these are exact (Redis's may be off in the last places: there 10.6 + 5000 is 5010.60000000000000009); a larger
+//! number is a double. So 1e400, which is a number as a `long double`, is none here; nor is what C reads as hexadecimal, which nobody sends.
 
 use std::fmt;
 
-/// Places behind the decimal point.
+/// Decimal places.
 const PLACES: i32 = 17;
 /// 10^PLACES.
 const ONE: i128 = 100_000_000_000_000_000;
@@ -28,7 +28,7 @@ pub(crate) enum Number {
 impl Number {
     pub(crate) const ZERO: Self = Self::Decimal(0);
 
-    /// Reads a number as Redis does: no spaces, no NaN, nothing that is too long or too small; an infinity is read, and fails when it is added.
+    /// Parses a number as Redis does: no spaces, no NaN, nothing too long or too small. An infinity is accepted, and fails when it is added.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         if text.len() > TEXT_SIZE_MAX {
             return None;
@@ -79,7 +79,7 @@ fn parse_decimal(text: &[u8]) -> Option<i128> {
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }
-    // How far the digit stands from the last place.
+    // Distance of the digit from the last place.
     let mut distance = i64::try_from(whole.len()).ok()? + i64::from(PLACES) + i64::from(exponent);
     let (mut units, mut is_rounded_up) = (0_i128, false);
     for &digit in whole.iter().chain(fraction) {
@@ -98,15 +98,15 @@ fn parse_decimal(text: &[u8]) -> Option<i128> {
     Some(if negative { -units } else { units })
 }
 
-/// Whether a number, which is a good one otherwise, is so small that it would be lost, without being 0.
+/// Whether an otherwise valid number other than 0 is so small that it would be lost.
 fn is_too_small(text: &[u8]) -> bool {
     let end = text.iter().position(|byte| byte.eq_ignore_ascii_case(&b'e'));
     let mantissa = &text[..end.unwrap_or(text.len())];
     let Some(first) = mantissa.iter().position(|byte| matches!(byte, b'1'..=b'9')) else { return false };
     let point = mantissa.iter().position(|&byte| byte == b'.').unwrap_or(mantissa.len());
-    // Of the first digit that is not 0.
+    // Power of the first digit that is not 0.
     let power = if first < point { (point - first - 1) as i64 } else { -((first - point) as i64) };
-    // An exponent that is no number of that size is one of many digits.
+    // An exponent that does not fit has many digits.
     let exponent = end.map_or(Some(0), |end| std::str::from_utf8(&text[end + 1..]).ok()?.parse::<i64>().ok());
     exponent.map_or_else(|| end.is_some_and(|end| text[end + 1] == b'-'), |exponent| exponent.saturating_add(power) < EXPONENT_MIN)
 }
@@ -148,7 +148,7 @@ mod tests {
             ("1.", "1", "2"),
             ("5005.6", "5e3", "10005.6"),
             ("1e-2", "1E+1", "10.01"),
-            // Those were added as doubles, which have no more than 16 places in all.
+            // These were added as doubles, which have no more than 16 places in all.
             ("123456789012345678", "0.000000000000000001", "123456789012345678"),
             ("0.1234567890123456789", "1000000000", "1000000000.12345678901234568"),
             ("9007199254740993", "1e-400", "9007199254740993"),

@@ -1,6 +1,6 @@
 //! Keys that expire: EXPIRE and its family, GETEX, SETEX.
 //!
-//! The time is that of the store. Setting when a key expires writes its value again, with the new time, in one step of the store.
+//! The time is the store's. Setting the expiry time of a key writes its value again, with the new time, in one step of the store.
 
 use super::{Call, Failure};
 use crate::command::Arguments;
@@ -26,21 +26,21 @@ pub(crate) const EXAT: Notation = Notation { unit_ms: 1000, is_relative: false }
 /// Milliseconds since 1970.
 pub(crate) const PXAT: Notation = Notation { unit_ms: 1, is_relative: false };
 
-/// That a time is out of range.
+/// The error for a time out of range.
 fn invalid(call: &Call<'_>) -> Failure {
     Failure::text(format_args!("ERR invalid expire time in '{}' command", call.spec.name))
 }
 
-/// When a key is to expire.
+/// The time at which a key is to expire.
 struct Until {
-    /// Milliseconds since 1970; before that, if it is negative.
+    /// Milliseconds since 1970; may be negative.
     wanted: i64,
-    /// What the store is told: milliseconds since 1970, or [`OVER`].
+    /// The expiry time for the store: milliseconds since 1970, or [`OVER`].
     expiry_ms: u64,
 }
 
 impl Until {
-    /// What `time` means at `now_ms`, unless it is out of range.
+    /// The meaning of `time` at `now_ms`, unless it is out of range.
     fn of(time: i64, notation: Notation, now_ms: u64) -> Option<Self> {
         let now_ms = now_ms as i64;
         let wanted = time.checked_mul(notation.unit_ms)?.checked_add(if notation.is_relative { now_ms } else { 0 })?;
@@ -49,17 +49,17 @@ impl Until {
 }
 
 fn until(call: &Call<'_>, index: usize, notation: Notation) -> Result<Until, Failure> {
-    // One look at the time: what is to live for a millisecond from now is not over, however late it is written.
+    // The time is read once: a key that is to live for a millisecond from now is not over, however late it is written.
     Until::of(call.integer(index)?, notation, call.server.store.time_ms()).ok_or_else(|| invalid(call))
 }
 
-/// When what is written as `time` is to expire, in milliseconds since 1970, if that is still to come.
+/// The expiry time that `time` means, in milliseconds since 1970, if it is still to come.
 pub(crate) fn time_to_come(time: &[u8], notation: Notation, now_ms: u64) -> Option<u64> {
     let time = parse_integer(time).filter(|&time| time > 0)?;
     Some(Until::of(time, notation, now_ms)?.expiry_ms).filter(|&expiry_ms| expiry_ms != OVER)
 }
 
-/// When a key is to expire, by an argument that must be positive: in milliseconds since 1970, or [`OVER`].
+/// The expiry time that a positive argument means: in milliseconds since 1970, or [`OVER`].
 pub(crate) fn expiry_ms(call: &Call<'_>, index: usize, notation: Notation) -> Result<u64, Failure> {
     if call.integer(index)? <= 0 {
         return Err(invalid(call));
@@ -67,13 +67,13 @@ pub(crate) fn expiry_ms(call: &Call<'_>, index: usize, notation: Notation) -> Re
     Ok(until(call, index, notation)?.expiry_ms)
 }
 
-/// The notation that a word among the options of SET and GETEX announces.
+/// The notation that a word among the options of SET and GETEX announces, if it is one.
 pub(crate) fn notation(arguments: Arguments<'_>, index: usize) -> Option<Notation> {
     [("ex", EX), ("px", PX), ("exat", EXAT), ("pxat", PXAT)].into_iter().find(|(word, _)| arguments.is(index, word)).map(|(_, notation)| notation)
 }
 
-/// Whether a time in `notation` may stand behind the one before, of which there are the index and the notation. As in Redis, the last one counts, and is the
-/// only one that is looked at; of several notations none would.
+/// Whether a time in `notation` may follow the one before (its index and notation). As in Redis, times in one notation may be repeated, and only the last one
+/// is looked at; several notations are an error.
 pub(crate) fn may_follow(before: Option<(usize, Notation)>, notation: Notation) -> bool {
     before.is_none_or(|(_, before)| before == notation)
 }
@@ -94,7 +94,7 @@ pub(crate) fn pexpireat(call: &mut Call<'_>) -> Result<(), Failure> {
     set_expiry(call, PXAT)
 }
 
-/// When EXPIRE is to do anything.
+/// The conditions of EXPIRE.
 #[derive(Default)]
 struct Conditions {
     /// The key does not expire.
@@ -129,7 +129,7 @@ impl Conditions {
         Ok(conditions)
     }
 
-    /// Whether they hold for a key that expires at `current`, if it does, and is to expire at `wanted`.
+    /// Whether they hold for a key with expiry time `current` that is to expire at `wanted`.
     fn hold(&self, current: Option<u64>, wanted: i64) -> bool {
         let current = current.map(|current| i64::try_from(current).unwrap_or(i64::MAX));
         match current {
@@ -179,7 +179,7 @@ pub(crate) fn pexpiretime(call: &mut Call<'_>) -> Result<(), Failure> {
     tell_expiry(call, |expiry_ms| expiry_ms as i64)
 }
 
-/// Rounded, as Redis does.
+/// Rounded, as in Redis.
 fn to_seconds(ms: u64) -> i64 {
     (ms.saturating_add(500) / 1000) as i64
 }
@@ -212,14 +212,14 @@ fn set_until(call: &mut Call<'_>, notation: Notation) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What GETEX does besides.
+/// What GETEX does besides returning the value.
 enum Also {
     Nothing,
     Persist,
     Expire(u64),
 }
 
-/// The words behind GETEX's key: where the time stands and how it is written, or whether the key is to expire no more.
+/// The options after GETEX's key: the index and the notation of the time, and whether the key is to lose its expiry time.
 fn getex_options(call: &Call<'_>) -> Result<(Option<(usize, Notation)>, bool), Failure> {
     let (mut expiry, mut persist) = (None, false);
     let mut index = 2;

@@ -8,12 +8,12 @@ use std::fmt::{self, Write};
 use std::sync::atomic::Ordering;
 use std::time::UNIX_EPOCH;
 
-/// How often what has expired is looked for at least, if there is little: Redis calls that its frequency.
+/// Minimum frequency of the search for expired keys when there is little to do; Redis reports it as `hz`.
 const SWEEPS_PER_SECOND: u32 = 1000 / crate::server::SWEEP_PAUSE.as_millis() as u32;
 
 type WriteSection = fn(&mut String, &Shared) -> fmt::Result;
 
-/// Names of the sections and what writes them.
+/// Names of the sections, with their functions.
 const SECTIONS: [(&str, WriteSection); 10] = [
     ("Server", server),
     ("Clients", clients),
@@ -60,17 +60,17 @@ fn clients(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "connected_clients:{}\r\nmaxclients:{max}\r\nblocked_clients:0\r\ntracking_clients:0\r\n", server.clients.count())
 }
 
-/// What is in use: of the pool, which has keys, values and leaves; and of memory that is the process's own.
+/// Memory in use: of the pool, which has keys, values and leaves; and of the process itself.
 fn memory(text: &mut String, server: &Shared) -> fmt::Result {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    // Blocks on their way back are not in use.
+    // Blocks about to be freed are not in use.
     server.store.pool().collect();
     let (pool, own) = (server.store.fill().used as u64, memory_size(&status, "RssAnon:").unwrap_or(0));
     size(text, "used_memory", pool + own)?;
     write!(text, "used_memory_dataset:{pool}\r\nused_memory_overhead:{own}\r\n")?;
-    // Pages of the pool that the process has touched are part of it, and stay so when nothing is left in them.
+    // Pages of the pool that the process has touched count here, even when nothing is left in them.
     size(text, "used_memory_rss", memory_size(&status, "VmRSS:").unwrap_or(0))?;
-    // What is in use now may be more than what the process has ever touched of it.
+    // More may be in use now than the process has ever touched.
     size(text, "used_memory_peak", memory_size(&status, "VmHWM:").unwrap_or(0).max(pool + own))?;
     if let Some(total) = memory_size(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemTotal:") {
         size(text, "total_system_memory", total)?;
@@ -79,7 +79,7 @@ fn memory(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "maxmemory_policy:noeviction\r\nlazyfree_pending_objects:0\r\n")
 }
 
-/// A size in bytes, and, as Redis has it for people, in a unit.
+/// A size in bytes, and in a unit for people, as in Redis.
 fn size(text: &mut String, name: &str, bytes: u64) -> fmt::Result {
     write!(text, "{name}:{bytes}\r\n{name}_human:")?;
     match bytes.checked_ilog2().unwrap_or(0) as usize / 10 {
@@ -88,7 +88,7 @@ fn size(text: &mut String, name: &str, bytes: u64) -> fmt::Result {
     }
 }
 
-/// What the system says of a kind of memory, in bytes.
+/// The amount of a kind of memory that the system reports, in bytes.
 fn memory_size(status: &str, kind: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(kind))?;
     line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kib| kib * 1024)
@@ -97,7 +97,7 @@ fn memory_size(status: &str, kind: &str) -> Option<u64> {
 fn persistence(text: &mut String, server: &Shared) -> fmt::Result {
     let pool = server.store.pool().info();
     let domain = pool.domain.map_or("none", Domain::name);
-    // That of a file in the page cache is the page cache's, whatever was chosen for measuring.
+    // A file in the page cache survives only what the page cache does, whatever domain was chosen for measuring.
     let survives = server.store.pool().left_in().map_or("nothing", Domain::survives);
     let saves = server.backups.state();
     let took = saves.last_background_s.map_or(-1, |took| took as i64);
@@ -127,11 +127,11 @@ fn persistence(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "persistence_domain:{domain}\r\nacknowledged_writes_survive:{survives}\r\n")
 }
 
-/// How something ended that is called `name`, and, if it failed, why.
+/// The status of the last `name`, and the reason if it failed.
 fn outcome(text: &mut String, name: &str, failure: Option<&str>) -> fmt::Result {
     match failure {
         None => write!(text, "{name}_status:ok\r\n"),
-        // A file of the system may have any name.
+        // A file name may contain any byte.
         Some(reason) => write!(text, "{name}_status:err\r\n{name}_error:{}\r\n", reason.replace(['\r', '\n'], " ")),
     }
 }
@@ -145,7 +145,7 @@ fn stats(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "keyspace_hits:{}\r\nkeyspace_misses:{}\r\ntotal_error_replies:{}\r\n", totals.hits, totals.misses, totals.errors)
 }
 
-/// What snapshots, watching clients and backups among them, hold back.
+/// What snapshots hold back, including those of watching clients and backups.
 fn store(text: &mut String, server: &Shared) -> fmt::Result {
     let held = server.store.held_back();
     let watching = server.clients.all().iter().filter(|client| client.is_watching()).count();
@@ -154,15 +154,15 @@ fn store(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "held_back_bytes:{}\r\nheld_back_cleared_keys:{}\r\n", held.bytes, held.cleared_keys)
 }
 
-/// There is none; clients look here for the role.
+/// There is no replication; clients look here for the role.
 fn replication(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "role:master\r\nconnected_slaves:0\r\nmaster_replid:{}\r\nmaster_repl_offset:0\r\n", server.run_id)
 }
 
-/// Seconds that this process has worked, and those that it has started, if any. Nothing, where the system does not tell.
+/// CPU seconds of this process, and of its children, if any. Nothing where the system does not report them.
 fn cpu(text: &mut String, _server: &Shared) -> fmt::Result {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the program, in parentheses, may hold anything; behind it, fields stand between spaces, from the third on.
+    // The name of the program, in parentheses, may contain anything; the fields after it, from the third on, are separated by spaces.
     let fields: Vec<_> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace().collect();
     for (name, field) in [("sys", 15), ("user", 14), ("sys_children", 17), ("user_children", 16)] {
         if let Some(ticks) = fields.get(field - 3).and_then(|ticks| ticks.parse::<u64>().ok()) {
@@ -172,7 +172,7 @@ fn cpu(text: &mut String, _server: &Shared) -> fmt::Result {
     Ok(())
 }
 
-/// There is none.
+/// There is no cluster.
 fn cluster(text: &mut String, _server: &Shared) -> fmt::Result {
     write!(text, "cluster_enabled:0\r\n")
 }
@@ -181,7 +181,7 @@ fn keyspace(text: &mut String, server: &Shared) -> fmt::Result {
     for (index, database) in server.databases.iter().enumerate() {
         let count = database.count();
         if count > 0 {
-            // Programs that watch servers want all three. With an average of 0 Redis, too, says that it does not know.
+            // Monitoring programs expect all three. In Redis, too, an average of 0 means unknown.
             write!(text, "db{index}:keys={count},expires={},avg_ttl=0\r\n", database.count_expiring())?;
         }
     }

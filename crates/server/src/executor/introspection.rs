@@ -1,11 +1,11 @@
-//! COMMAND: the table of commands, for clients.
+//! COMMAND: the table of commands for clients.
 
 use super::config::is_like;
 use super::{Call, Failure};
 use crate::command::{Arguments, Flags, Keys, Spec, TABLE, lookup};
 use crate::reply::Reply;
 
-/// What a command that only has subcommands does without one. Its arity asks for one, so that nobody comes here.
+/// A command that only has subcommands, called without one. Its arity requires one, so this is never called.
 pub(crate) fn no_subcommand(call: &mut Call<'_>) -> Result<(), Failure> {
     Err(Failure::arity(call.spec.name))
 }
@@ -41,7 +41,7 @@ pub(crate) fn list(call: &mut Call<'_>) -> Result<(), Failure> {
         5 if call.arguments.is(2, "filterby") && call.arguments.is(3, "module") => names.clear(),
         _ => return Err(Failure::SYNTAX),
     }
-    // As Redis has it: only all of them are a set.
+    // As in Redis, only the full list is a set.
     if call.arguments.len() == 2 {
         call.reply.set(names.len())
     } else {
@@ -85,7 +85,7 @@ fn describe(reply: &mut Reply, spec: &Spec) {
     reply.integer(spec.keys.last);
     reply.integer(spec.keys.step);
     simple_set(reply, &spec.categories());
-    // Hints for clusters, of which there is none.
+    // Hints for clusters, which do not exist here.
     reply.array(0);
     key_specs(reply, spec);
     reply.array(spec.subcommands.len());
@@ -97,7 +97,7 @@ fn simple_set(reply: &mut Reply, names: &[&str]) {
     names.iter().for_each(|name| reply.simple(name));
 }
 
-/// Where the keys are, in the newer form: where to begin, and how many follow.
+/// The positions of the keys, in the newer form: where they begin, and how many follow.
 fn key_specs(reply: &mut Reply, spec: &Spec) {
     let Keys { first, last, step } = spec.keys;
     if first == 0 {
@@ -170,13 +170,13 @@ pub(crate) fn getkeys(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The command of which `arguments`, from the third on, are a call.
+/// The command that `arguments`, from the third on, call.
 fn find_called(arguments: Arguments<'_>) -> Option<&'static Spec> {
     let spec = lookup(arguments.get(2)?)?;
     if spec.subcommands.is_empty() { Some(spec) } else { spec.subcommand(arguments.get(3)?) }
 }
 
-/// HELP of whatever command has subcommands.
+/// HELP of any command with subcommands.
 pub(crate) fn help(call: &mut Call<'_>) -> Result<(), Failure> {
     let parent = call.spec.name.split('|').next().and_then(|name| lookup(name.as_bytes())).ok_or(Failure::SYNTAX)?;
     call.reply.array(1 + 2 * parent.subcommands.len());

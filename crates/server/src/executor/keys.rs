@@ -1,4 +1,4 @@
-//! Keys as such.
+//! Commands about keys, not values.
 
 use super::{Call, Failure};
 use crate::database::Database;
@@ -11,12 +11,12 @@ pub(crate) fn kind(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Longest string that Redis keeps beside its header.
+/// Longest string that Redis stores together with its header.
 const EMBEDDED_SIZE_MAX: usize = 44;
 
 pub(crate) fn encoding(call: &mut Call<'_>) -> Result<(), Failure> {
     let (database, key) = (call.database(), call.argument(2));
-    // A long one need not be read for that.
+    // A long value need not be read to know the answer.
     if database.value_size(key)?.is_some_and(|size| size > EMBEDDED_SIZE_MAX) {
         call.reply.bulk(b"raw");
         return Ok(());
@@ -25,7 +25,7 @@ pub(crate) fn encoding(call: &mut Call<'_>) -> Result<(), Failure> {
         None => call.reply.null(),
         Some(value) if crate::resp::parse_integer(&value).is_some() => call.reply.bulk(b"int"),
         Some(value) if value.len() <= EMBEDDED_SIZE_MAX => call.reply.bulk(b"embstr"),
-        // It has grown since.
+        // It has grown meanwhile.
         Some(_) => call.reply.bulk(b"raw"),
     }
     Ok(())
@@ -51,8 +51,8 @@ pub(crate) fn flushall(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// ASYNC and SYNC are the same here: the store unlinks the tree at once, and gives its blocks back in steps, later.
-/// Within a transaction every key is removed on its own, so that it happens with the rest or not at all.
+/// ASYNC and SYNC are the same here: the store unlinks the tree at once, and gives back its blocks in steps, later. Within a transaction every key is removed
+/// on its own, so that the flush takes effect with the rest or not at all.
 fn check_flush_mode(call: &Call<'_>) -> Result<(), Failure> {
     match call.arguments.len() {
         1 => Ok(()),
@@ -61,12 +61,12 @@ fn check_flush_mode(call: &Call<'_>) -> Result<(), Failure> {
     }
 }
 
-/// Choices that lead to a key at most; of what is left then, it is the first.
+/// Largest number of choices on the way to a key; then the first of the remaining keys is taken.
 const CHOICE_COUNT_MAX: usize = 64;
 
-/// Goes down from what all keys begin with, byte by byte: chooses one between the lowest and the highest that there are, takes the next one that there is, and
-/// goes on among the keys that begin so. Any key can be found, unless it takes more than [`CHOICE_COUNT_MAX`] choices; but not every one is equally likely:
-/// more likely is one that few others begin like, or one behind a gap.
+/// Descends from the common prefix of all keys, byte by byte: chooses a byte between the lowest and the highest that occur next, takes the next one that
+/// occurs, and continues among the keys that begin so. It can find any key that takes at most [`CHOICE_COUNT_MAX`] choices, but not all with the same
+/// probability: keys that share their beginning with few others, or that follow a gap, are more likely.
 pub(crate) fn randomkey(call: &mut Call<'_>) -> Result<(), Failure> {
     let database = call.database();
     let mut prefix = Vec::new();
@@ -75,12 +75,12 @@ pub(crate) fn randomkey(call: &mut Call<'_>) -> Result<(), Failure> {
         return Ok(());
     };
     for _ in 0..CHOICE_COUNT_MAX {
-        // Whoever removes keys meanwhile may leave none that begins so: then it is the one that was there before.
+        // A concurrent delete may leave no key with this prefix: then the answer is the key that was there before.
         let last = next_key(database, &mut Cursor::prefix(&prefix, Direction::Reverse))?.filter(|last| *last > first);
         let Some(last) = last else { break };
         let size = first.iter().zip(&last).take_while(|(left, right)| left == right).count();
         let highest = last[size];
-        // What all begin with may be a key, too, which then is a choice beside the bytes of the others.
+        // The common prefix may be a key, too, which is then a choice beside the bytes of the other keys.
         let (lowest, is_key) = match first.get(size) {
             Some(byte) => (*byte, false),
             None => {

@@ -1,7 +1,7 @@
-//! MGET, DEL, UNLINK and EXISTS: the same for each of the keys that a client names.
+//! MGET, DEL, UNLINK and EXISTS: the same operation on each of several keys.
 //!
-//! Several keys are read as of one moment, in a snapshot: an MSET of another event loop is seen as a whole or not at all. Each is removed on its own. Few are
-//! done at once; of many, or of large values, a slice, and the others from a copy of their names.
+//! Several keys are read as of one moment, in a snapshot: an MSET of another event loop is seen as a whole or not at all. Each key is deleted on its own. A few
+//! keys are done at once; of many keys, or large values, a slice is, and the rest later from a copy of the key names.
 
 use super::{Call, Failure, SLICE_KEY_COUNT, SLICE_SIZE, Slice, Unfinished};
 use crate::database::{Database, Databases};
@@ -9,7 +9,7 @@ use crate::reply::Reply;
 use crate::shared::Counters;
 use everleaf::Snapshot;
 
-/// What is done with each key.
+/// The operation on each key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Deed {
     Get,
@@ -17,15 +17,15 @@ enum Deed {
     Count,
 }
 
-/// A command that is not done.
+/// A command in progress.
 struct Many {
     deed: Deed,
     database: usize,
-    /// Shows all keys as of one moment.
+    /// Shows all keys as of one moment, if necessary.
     snapshot: Option<Snapshot>,
-    /// The keys that were left by the first slice, one behind the other.
+    /// The keys left by the first slice, concatenated.
     bytes: Vec<u8>,
-    /// Where each ends in `bytes`.
+    /// The end of each key in `bytes`.
     ends: Vec<usize>,
     /// How many of them are done.
     done: usize,
@@ -47,7 +47,7 @@ pub(crate) fn exists(call: &mut Call<'_>) -> Result<(), Failure> {
     run(call, Deed::Count)
 }
 
-/// Takes the first slice, which most often is the only one.
+/// Runs the first slice, which is usually the only one.
 fn run(call: &mut Call<'_>, deed: Deed) -> Result<(), Failure> {
     let mut rest = call.arguments.from(1);
     let start = call.reply.out.len();
@@ -56,7 +56,7 @@ fn run(call: &mut Call<'_>, deed: Deed) -> Result<(), Failure> {
     }
     let keys: Vec<&[u8]> = rest.by_ref().take(SLICE_KEY_COUNT).collect();
     let database = call.database();
-    // One key, or what is removed, has no other to fit to.
+    // A single key, or keys to delete, need no common moment.
     let snapshot = if deed == Deed::Delete || keys.len() == 1 { None } else { database.snapshot() };
     let (done, found) = deed.apply(database, snapshot.as_ref(), call.counters, &keys, call.reply)?;
     let (number, reply) = (call.session.database, Reply::new(call.reply.protocol));
@@ -87,7 +87,7 @@ impl<E: Into<Failure>> From<E> for End {
 }
 
 impl Deed {
-    /// Does `keys`, until there is a slice of `values`: how many, and how many of them were found. Values are written to `values` if they are what is wanted.
+    /// Applies the operation to `keys`, until `values` has grown by a slice; returns how many were done, and how many were found. Only GET writes values.
     fn apply(
         self,
         database: Database<'_>,

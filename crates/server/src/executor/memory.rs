@@ -1,8 +1,8 @@
-//! MEMORY: what keys take, and how the pool gives back what they took.
+//! MEMORY: the space that keys take, and how the pool gives it back.
 
 use super::{Call, Failure};
 
-/// SAMPLES, which says how much of a large value Redis looks at, is accepted: everything is looked at here.
+/// SAMPLES, which limits how much of a large value Redis looks at, is accepted: here everything is looked at.
 pub(crate) fn usage(call: &mut Call<'_>) -> Result<(), Failure> {
     match call.arguments.len() {
         3 => {}
@@ -16,8 +16,8 @@ pub(crate) fn usage(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Redis hands back what its allocator keeps, and says when that is done. Here records and leaves are moved together first, which takes its time: INFO tells of
-/// the end.
+/// Redis returns what its allocator keeps, and replies when that is done. Here records and leaves are moved together first, which takes time: INFO reports the
+/// end.
 pub(crate) fn purge(call: &mut Call<'_>) -> Result<(), Failure> {
     match call.server.compactions.begin(&call.server.store, &call.server.stopping) {
         Ok(true) => call.reply.ok(),

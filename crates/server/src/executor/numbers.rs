@@ -47,9 +47,9 @@ pub(crate) fn incrbyfloat(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Replaces the value of the key by what `next` makes of it, beside a result.
+/// Replaces the value of the key by the one that `next` returns; returns the result that `next` returns with it.
 fn change<T>(call: &Call<'_>, next: impl Fn(Option<&[u8]>) -> Result<(T, Vec<u8>), Failure>) -> Result<T, Failure> {
-    // Replaced by whatever `next` returns last; `modify` fails or calls it.
+    // Overwritten by the last result of `next`; `modify` fails or calls it.
     let mut outcome = Err(Failure::NO_SUCH_KEY);
     call.database().modify(call.argument(1), |current| {
         let (result, change) = match next(current) {

@@ -1,15 +1,15 @@
-//! SCAN: the keys a few at a time.
+//! SCAN: the keys, a few at a time.
 //!
-//! Clients hand back a cursor, an integer of 64 bits, and may do so over another connection. Keys are walked in their order, so that a cursor stands for
-//! "behind this key"; which key is remembered here, in one table for all connections.
+//! Clients hand back a cursor, a 64-bit integer, and may do so over another connection. Keys are walked in order, so a cursor stands for "after this key"; the
+//! key is remembered here, in one table for all connections.
 //!
-//! 1. Every key that is present from the first call to the last is returned: the walk visits each key behind the remembered one, and inserts and removes
+//! 1. Every key that is present from the first call to the last is returned: the walk visits each key after the remembered one, and inserts and removals
 //!    elsewhere do not move it.
-//! 2. A cursor may be used again (a client that lost the reply): the position it stands for stays until the scan is two steps further.
-//! 3. The table is bounded. A cursor that fell out of it, or that an earlier run of the server gave, begins at the first key again: keys may then come twice,
-//!    which SCAN allows, and none is missed. So that a number from an earlier run is never taken for one of this run, they hold a random part.
-//! 4. Half of the table is for scans that have gone on at least once. So whoever begins scans and abandons them, however many, has none begin anew that goes
-//!    on.
+//! 2. A cursor may be used again (by a client that lost the reply): its position stays until the scan is two steps further.
+//! 3. The table is bounded. A cursor that fell out of it, or that belongs to an earlier run of the server, begins at the first key again: keys may then come
+//!    twice, which SCAN allows, and none is missed. Cursors have a random part, so that one from an earlier run is not taken for one of this run.
+//! 4. Half of the table is for scans that have continued at least once. So a client that begins and abandons scans, however many, makes no continuing scan
+//!    begin anew.
 
 use super::{Call, Failure, SLICE_STEP_COUNT};
 use crate::glob;
@@ -17,21 +17,21 @@ use everleaf::{Cursor, Direction};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
-/// Positions that each half of the table remembers at most.
+/// Largest number of positions in each half of the table.
 const POSITION_COUNT_MAX: usize = 32_768;
-/// Bytes of keys in them at most.
+/// Largest total size of their keys in bytes.
 const POSITION_SIZE_MAX: usize = 32 << 20;
-/// Keys that one call visits at most, whatever COUNT says, and as many that have expired: others wait meanwhile.
+/// Largest number of keys that one call visits, whatever COUNT says, and of expired keys that it passes: other clients wait meanwhile.
 const VISIT_COUNT_MAX: i64 = 4096;
-/// Bytes of keys that it visits at most, but for the last one.
+/// Largest size in bytes of the keys that it visits, not counting the last one.
 const VISIT_SIZE_MAX: usize = 256 * 1024;
 const VISIT_COUNT_DEFAULT: i64 = 10;
 
 struct Position {
     database: usize,
-    /// Visited last.
+    /// The key visited last.
     key: Vec<u8>,
-    /// The cursor whose use gave this one.
+    /// The cursor that was used to get this one.
     previous: u64,
 }
 
@@ -41,14 +41,14 @@ pub(crate) struct Cursors {
     last: u64,
     /// Positions of scans that have only begun.
     begun: Positions,
-    /// Those of scans that have gone on.
+    /// Positions of scans that have continued.
     continued: Positions,
 }
 
-/// Half of it.
+/// Half of the table.
 #[derive(Default)]
 struct Positions {
-    /// The first is the oldest.
+    /// The first one is the oldest.
     by_cursor: BTreeMap<u64, Position>,
     size: usize,
 }
@@ -72,7 +72,7 @@ impl Positions {
 
 impl Cursors {
     pub(crate) fn new() -> Self {
-        // Below 2^53, which every client can represent: 20 random bits, 32 to count with.
+        // Below 2^53, which every client can represent: 20 random bits and a counter of 32.
         let last = u64::from(rand::random_range(1..1_u32 << 20)) << 32;
         Self { last, begun: Positions::default(), continued: Positions::default() }
     }
@@ -85,7 +85,7 @@ impl Cursors {
         self.position(cursor).filter(|position| position.database == database).map(|position| position.key.as_slice())
     }
 
-    /// A cursor for what is behind `key`, in the scan that came here by `previous`.
+    /// A new cursor for the position after `key`, in the scan that used `previous`.
     fn advance(&mut self, previous: u64, database: usize, key: Vec<u8>) -> u64 {
         self.forget_before(previous);
         if let Some(position) = self.begun.remove(previous) {
@@ -181,7 +181,7 @@ fn options<'a>(call: &Call<'a>) -> Result<Options<'a>, Failure> {
     Ok(options)
 }
 
-/// An unsigned integer as C's `strtoul` reads it: a sign is allowed, and nothing at all is zero.
+/// Parses an unsigned integer like C's `strtoul`: a sign is allowed, and empty text is zero.
 fn parse_cursor(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text).ok()?;
     match text.strip_prefix('-') {
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!((cursors.begun.by_cursor.len(), cursors.begun.size), (POSITION_COUNT_MAX, POSITION_COUNT_MAX * 100));
     }
 
-    /// The oldest position fell out, whoever used it: a scan that took its time beside others that were only begun began anew, and never came to its end.
+    /// The oldest position fell out, even if in use: a slow scan beside many scans that were only begun began anew, and never came to its end.
     #[test]
     fn a_scan_that_goes_on_is_not_made_to_begin_anew_by_others_that_do_not() {
         let mut cursors = Cursors::new();
@@ -234,7 +234,7 @@ mod tests {
             cursor = cursors.advance(cursor, 0, step.to_be_bytes().to_vec());
             assert_eq!(cursors.key(cursor, 0), Some(&step.to_be_bytes()[..]));
         }
-        // Nor do scans that went on and were abandoned keep others from their beginning.
+        // Abandoned scans that have continued do not keep others from beginning, either.
         for _ in 0..2 * POSITION_COUNT_MAX {
             let first = cursors.advance(0, 0, b"k".to_vec());
             cursors.advance(first, 0, b"l".to_vec());

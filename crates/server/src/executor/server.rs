@@ -12,8 +12,7 @@ pub(crate) fn time(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Stops the server. All is durable already, so that SAVE and NOSAVE do the same; there is nothing that NOW could skip, FORCE could overrule or ABORT could
-/// call off.
+/// Stops the server. Everything is durable already, so SAVE and NOSAVE do the same; there is nothing for NOW to skip, FORCE to overrule or ABORT to cancel.
 pub(crate) fn shutdown(call: &mut Call<'_>) -> Result<(), Failure> {
     let (mut save, mut nosave, mut abort) = (false, false, false);
     for index in 1..call.arguments.len() {

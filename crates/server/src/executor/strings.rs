@@ -1,4 +1,4 @@
-//! Values as strings of bytes: GET, SET and what reads or changes a part.
+//! Values as strings of bytes: GET, SET and commands that read or change a part.
 
 use super::{Call, Failure, expiry};
 use everleaf::Change;
@@ -17,7 +17,7 @@ pub(crate) fn strlen(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// When SET is to write.
+/// The condition of SET.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Condition {
     Always,
@@ -64,16 +64,16 @@ struct SetOptions {
     lifetime: Lifetime,
 }
 
-/// When what is set expires.
+/// The expiry time of the new value.
 #[derive(Clone, Copy)]
 enum Lifetime {
-    /// When what was there before would have.
+    /// That of the previous value.
     Kept,
     /// In milliseconds since 1970, or [`OVER`](crate::database::OVER); `None`: never.
     Until(Option<u64>),
 }
 
-/// The words behind SET's value.
+/// The options after SET's value.
 fn set_options(call: &Call<'_>) -> Result<SetOptions, Failure> {
     let mut options = SetOptions { condition: Condition::Always, get: false, lifetime: Lifetime::Until(None) };
     let mut keep = false;
@@ -155,7 +155,7 @@ pub(crate) fn setrange(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes a part of a value at an offset, both chosen by `choose` from what is there (`None`: nothing is to be written); the size of the value afterwards.
+/// Writes a part at an offset of a value, both chosen by `choose` from the current value (`None`: write nothing); returns the value's size afterwards.
 fn splice<'a>(call: &Call<'_>, choose: impl Fn(Option<&[u8]>) -> Option<(usize, &'a [u8])>) -> Result<usize, Failure> {
     let mut outcome = Ok(0);
     call.database().modify(call.argument(1), |current| {
@@ -184,7 +184,7 @@ pub(crate) fn getrange(call: &mut Call<'_>) -> Result<(), Failure> {
     let size = value.len() as i64;
     let from_front = |position: i64| if position < 0 { position.saturating_add(size).max(0) } else { position };
     let (first, last) = (from_front(start), from_front(end).min(size - 1));
-    // Two positions before the beginning are no range, although both would be moved to its first byte.
+    // Two positions before the beginning are no range, although both would be moved to the first byte.
     let empty = first > last || (start < 0 && end < 0 && start > end);
     call.reply.bulk(if empty { &[] } else { &value[first as usize..=last as usize] });
     Ok(())

@@ -1,14 +1,14 @@
-//! MULTI, EXEC and WATCH: commands that happen together.
+//! MULTI, EXEC and WATCH: commands that take effect together.
 //!
-//! Between MULTI and EXEC commands are queued (`queue.rs`). EXEC runs them in a serializable transaction of the store, one after the other, each with a reply
-//! of its own, and commits it: what they have written becomes visible and durable at once, or, with a crash, not at all. A command that fails leaves an error
-//! among the replies, and nothing else: what it had written is taken back, and the others are run all the same, as in Redis; but when the store takes no more
-//! writes, nothing is done at all, and EXEC says `EXECABORT`. When the commit fails because another client has changed something that the commands have read
-//! or written, all of it is done once more, from the beginning, with the replies of that run; after some such turns, while no other event loop works
-//! (`gate.rs`), and time stands still: what expires would overtake a long transaction for ever.
+//! Between MULTI and EXEC commands are queued (`queue.rs`). EXEC runs them in a serializable transaction of the store, one after the other, each with its own
+//! reply, and commits it: their writes become visible and durable at once, or, after a crash, not at all. A command that fails leaves only an error among the
+//! replies: its writes are undone, and the others are run all the same, as in Redis; but when the store takes no more writes, nothing is done at all, and EXEC
+//! replies `EXECABORT`. If the commit fails because another client has changed something that the commands have read or written, everything is run again from
+//! the beginning, and the replies are those of the last run. After some attempts this happens while no other event loop works (`gate.rs`), and with time
+//! stopped, because expiring keys could fail a long transaction for ever.
 //!
-//! WATCH takes a snapshot of the store. At EXEC, the transaction asks of each watched key whether it is as the snapshot shows it, and the commit fails if it
-//! does not stay so. The snapshot holds back what was replaced since, so a client that watches and does nothing costs space, until it is gone.
+//! WATCH takes a snapshot of the store. At EXEC, the transaction checks whether each watched key is as the snapshot shows it, and the commit fails if it does
+//! not stay so. The snapshot holds back what was replaced since, so a client that watches and then does nothing costs space until it is gone.
 
 use super::{Call, Failure, Slice, backup, try_execute};
 use crate::client::Watched;
@@ -21,13 +21,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Attempts at a transaction while others work, too.
+/// Attempts at a transaction while other event loops work.
 const ATTEMPTS: usize = 16;
-/// Bytes of memory that a transaction may take for what it writes and reads: `FLUSHALL` writes each key that there is.
+/// Bytes of memory that a transaction may take for its writes and reads: `FLUSHALL` writes every key.
 const SIZE_MAX: usize = 256 << 20;
-/// Keys that a client watches at most: it may have a snapshot for each.
+/// Largest number of keys that a client watches: it may have a snapshot for each.
 const WATCHED_COUNT_MAX: usize = 65_536;
-/// Bytes of them at most.
+/// Largest total size of these keys in bytes.
 const WATCHED_SIZE_MAX: usize = 64 << 20;
 
 const ABORTED: Failure = Failure::fixed("EXECABORT Transaction discarded because of previous errors.");
@@ -60,7 +60,7 @@ pub(crate) fn watch(call: &mut Call<'_>) -> Result<(), Failure> {
     let (mut added, mut size) = (BTreeSet::new(), watched.size);
     for key in call.arguments.from(1) {
         let place = (database, key.to_vec());
-        // What is watched already goes on to be watched from then on.
+        // A key that is already watched stays watched from the earlier moment.
         if !watched.keys.contains_key(&place) && added.insert(place) {
             size += key.len();
         }
@@ -97,7 +97,7 @@ pub(crate) fn exec(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Attempts something until nobody overtakes it; after some turns, while no other event loop works.
+/// Repeats an attempt until it is not overtaken; after some attempts, while no other event loop works.
 pub(super) fn insist<T>(call: &mut Call<'_>, mut attempt: impl FnMut(&mut Call<'_>) -> Result<Attempt<T>, Failure>) -> Result<T, Failure> {
     for _ in 0..ATTEMPTS {
         if let Attempt::Done(outcome) = attempt(call)? {
@@ -106,9 +106,9 @@ pub(super) fn insist<T>(call: &mut Call<'_>, mut attempt: impl FnMut(&mut Call<'
     }
     let (gate, number) = (&call.server.gate, call.session.client.thread);
     gate.alone(number, || {
-        // Who uses the store beside the server is left to overtake it.
+        // Programs that use the store beside the server can still overtake it.
         loop {
-            // For each attempt anew: somebody else may have held the time, or the wall was set back behind it.
+            // Anew for each attempt: another thread may have held the time, or the wall clock was set back behind it.
             let _held = call.server.store.hold_time(Duration::MAX);
             if let Attempt::Done(outcome) = attempt(call)? {
                 return Ok(outcome);
@@ -122,9 +122,9 @@ pub(super) fn insist<T>(call: &mut Call<'_>, mut attempt: impl FnMut(&mut Call<'
 
 /// How an attempt ended.
 pub(super) enum Attempt<T> {
-    /// What came of it.
+    /// Finished, with this result.
     Done(T),
-    /// Without a trace.
+    /// Undone without a trace.
     Overtaken,
 }
 
@@ -137,7 +137,7 @@ impl<T> From<Result<T, Error>> for Attempt<Result<T, Error>> {
     }
 }
 
-/// Runs the commands and commits what they have written. Unless that is done, the session is as before.
+/// Runs the commands and commits their writes. If that fails, the session is as before.
 fn attempt(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Result<Attempt<()>, Failure> {
     let start = call.reply.out.len();
     let before = (call.session.database, call.session.replies, call.reply.protocol);
@@ -165,7 +165,7 @@ fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Resu
         committed => Ok(Attempt::Done(committed?)),
     });
     if let Ok(Attempt::Overtaken) = outcome {
-        // Without a trace there either, but that the work has been done, which ends a slice.
+        // Nothing of it remains here either, except that the work counts, which ends a slice.
         call.counters.looked_at.add(counted.looked_at.get());
         return outcome;
     }
@@ -199,10 +199,10 @@ fn run_queue(call: &mut Call<'_>, queue: &Queue, transaction: &RefCell<Transacti
     Ok(())
 }
 
-/// Runs a command with all its slices, since within a transaction nobody else has a turn. The replies of the transaction begin at `start`.
+/// Runs a command with all its slices: within a transaction no other connection has a turn. The replies of the transaction begin at `start`.
 ///
 /// # Errors
-/// That of the command; a refusal when the store takes no more writes, or the replies come to be more than may wait for the client.
+/// Those of the command; a refusal when the store takes no more writes, or when the replies become larger than may wait for the client.
 fn run_to_end(call: &mut Call<'_>, start: usize) -> Result<(), Failure> {
     try_execute(call)?;
     loop {

@@ -1,11 +1,11 @@
-//! KEYS and RANGE: commands that visit as many keys as there are.
+//! KEYS and RANGE: commands that may visit every key.
 //!
-//! A walk goes in slices, see [`Unfinished`]. It is no snapshot: what is present throughout the walk is found once; what comes or goes meanwhile may be seen
-//! or not. The reply's first line says how many elements follow, so that they are gathered until the walk is done.
+//! A walk runs in slices, see [`Unfinished`]. It is no snapshot: keys present throughout the walk are found once; keys that come or go meanwhile may be found
+//! or not. The first line of the reply gives the number of elements, so these are gathered until the walk is done.
 //!
-//! `RANGE start end [LIMIT n] [REV] [KEYSONLY]` returns keys in bytewise order, each followed by its value (in RESP3: an array of pairs). `start` is where the
-//! walk begins: with REV it is the greater end. Ends are written as in ZRANGE BYLEX, except that a plain key is inclusive too: `key` or `[key` with it, `(key`
-//! without it, `-` below and `+` above every key. A key that begins with one of these bytes needs the `[`. LIMIT cuts after n keys; a negative n does not.
+//! `RANGE start end [LIMIT n] [REV] [KEYSONLY]` returns keys in bytewise order, each followed by its value (in RESP3: an array of pairs). The walk begins at
+//! `start`: with REV that is the greater end. Ends are written as in ZRANGE BYLEX, except that a plain key is inclusive, too: `key` or `[key` with it, `(key`
+//! without it, `-` below and `+` above every key. A key that begins with one of these bytes needs the `[`. LIMIT stops after n keys; a negative n does not.
 
 use super::{Call, Failure, SLICE_KEY_COUNT, SLICE_SIZE, SLICE_STEP_COUNT, Slice, Unfinished};
 use crate::database::Databases;
@@ -15,17 +15,17 @@ use crate::shared::Counters;
 use everleaf::{Cursor, Direction};
 use std::ops::{Bound, ControlFlow};
 
-/// What is written of a key that was found.
+/// What the reply contains for each key found.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Keys,
     KeysAndValues,
 }
 
-/// A walk that is not done.
+/// A walk in progress.
 struct Walk {
     database: usize,
-    /// What is left.
+    /// The rest of the range.
     cursor: Cursor,
     pattern: Option<Vec<u8>>,
     shape: Shape,
@@ -78,7 +78,7 @@ fn bound(text: &[u8]) -> Bound<&[u8]> {
     }
 }
 
-/// Takes the first slice, which most often is the only one.
+/// Runs the first slice, which is usually the only one.
 fn begin(call: &mut Call<'_>, mut walk: Walk) -> Result<(), Failure> {
     match walk.advance(call.databases, call.counters)? {
         Slice::Last => walk.finish(call.reply),
@@ -138,7 +138,7 @@ impl Unfinished for Walk {
         } else {
             database.walk(&mut cursor, |key, value| visit(key, Some(value)))?;
         }
-        // Others are not to wait for many walks that find nothing either.
+        // Other clients must not wait for many walks that find nothing, either.
         counters.looked_at.add(steps as u64);
         self.cursor = cursor;
         outcome.map(|()| if self.remaining == 0 || self.cursor.is_over() { Slice::Last } else { Slice::More })

@@ -1,8 +1,8 @@
-//! What requests ask for, done on the store, and replied to.
+//! Executes requests on the store, and replies.
 //!
-//! 1. A reply is written when the store has returned, so when what it tells of is durable.
-//! 2. Whoever reads an item in order to write it does so in one step of the store.
-//! 3. `get` with many keys shows each as it is at some moment, and is done in slices, between which other connections of the thread have their turn.
+//! 1. A reply is written when the store has returned, so when what it acknowledges is durable.
+//! 2. A command that reads an item in order to write it does so in one step of the store.
+//! 3. `get` with many keys shows each as it is at some moment, and runs in slices, between which other connections of the thread have their turn.
 
 use super::MEMCACHED_VERSION;
 use super::item::{FLAGS_SIZE, expiry_ms, make, parts, refuse, show, unique};
@@ -15,10 +15,10 @@ use crate::shared::{Counters, Shared};
 use everleaf::{Change, Entry, Error, VALUE_SIZE_MAX};
 use std::ops::Range;
 
-/// Keys of which a slice sets when they expire, at most: each is a write of its own.
+/// Largest number of keys whose expiry time a slice sets: each is a write of its own.
 const SLICE_TOUCHED_COUNT: usize = 16;
 
-/// A request and all it may touch.
+/// A request and everything that it may use.
 pub(crate) struct Asked<'a> {
     pub(crate) server: &'a Shared,
     pub(crate) counters: &'a Counters,
@@ -28,7 +28,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) frame: &'a [u8],
 }
 
-/// Does what is asked for, and replies, unless it is to be `quiet`.
+/// Executes a request, and replies, unless it is `quiet`.
 pub(crate) fn execute(asked: &mut Asked<'_>, request: &Request, quiet: bool) {
     let start = asked.out.len();
     asked.counters.commands.add(1);
@@ -42,7 +42,7 @@ pub(crate) fn execute(asked: &mut Asked<'_>, request: &Request, quiet: bool) {
     }
 }
 
-/// Sets when an item expires, and shows it as it was; whether it is there.
+/// Sets the expiry time of an item, and passes it to `show` as it was; returns whether it is there.
 pub(super) fn touched(items: Database<'_>, key: &[u8], expiry_ms: Option<u64>, mut show: impl FnMut(&Entry)) -> Result<bool, Error> {
     let mut found = false;
     items.modify_entry(key, |entry| {
@@ -55,16 +55,16 @@ pub(super) fn touched(items: Database<'_>, key: &[u8], expiry_ms: Option<u64>, m
 
 const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 
-/// How to count.
+/// Parameters of counting.
 #[derive(Clone, Copy)]
 pub(super) struct Counting {
     pub(super) delta: u64,
     pub(super) down: bool,
-    /// The version that is to be there.
+    /// The unique number that the version must have.
     pub(super) wanted: Option<u64>,
-    /// What to begin with where there is nothing, and when that expires.
+    /// Initial number for an absent item, and its expiry time.
     pub(super) initial: Option<(u64, Option<u64>)>,
-    /// When the item is to expire from now on, if it is told.
+    /// The item's new expiry time, if given.
     pub(super) expiry_ms: Option<Option<u64>>,
 }
 
@@ -74,34 +74,34 @@ pub(super) struct Shown {
     pub(super) expiry_ms: Option<u64>,
 }
 
-/// What has come of a command.
+/// The outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
-    /// The item is there, or is not.
+    /// The item is absent, or present, against the condition.
     NotStored,
-    /// It is another version.
+    /// The item has another version.
     Exists,
     NotFound,
     /// It cannot be done, for this reason.
     Refused(&'static str),
 }
 
-/// What is to be stored.
+/// An item to store.
 #[derive(Clone, Copy)]
 pub(super) struct Stored<'r> {
     pub(super) how: Storing,
-    /// The version that is to be there.
+    /// The unique number that the current version must have.
     pub(super) wanted: Option<u64>,
     pub(super) key: &'r [u8],
     pub(super) flags: u32,
     pub(super) data: &'r [u8],
     pub(super) expiry_ms: Option<u64>,
-    /// Whether somebody wants to know what stands for its version.
+    /// Whether the unique number of the new version is needed.
     pub(super) tells_unique: bool,
 }
 
-/// Bytes of data that an item has at most.
+/// Largest size of an item's data in bytes.
 pub(crate) fn data_size_max(server: &Shared) -> usize {
     server.config.limits.bulk_size_max.min(VALUE_SIZE_MAX - FLAGS_SIZE)
 }
@@ -184,7 +184,7 @@ impl<'a> Asked<'a> {
         Ok(())
     }
 
-    /// Who owes a password shows it by a `set` of any key: its data are a user, of whom there is one, so that any name will do, a space, and the password.
+    /// A client that owes a password sends it by a `set` of any key, whose data are a user, a space, and the password. There is one user, so any name will do.
     fn authenticate(&mut self, request: &Request) {
         match request {
             Request::Store { how: Storing::Set, data, .. } => {
@@ -202,7 +202,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// Takes the first slice, which most often is the only one.
+    /// Runs the first slice, which is usually the only one.
     fn get(&mut self, show: Show, keys: &[u8]) -> Result<(), Error> {
         let rest = show.some(self.items(), self.counters, keys, self.out)?;
         if rest == keys.len() {
@@ -213,7 +213,7 @@ impl<'a> Asked<'a> {
         Ok(())
     }
 
-    /// Stores an item, on its conditions; what stands for its version, if it is stored and somebody wants to know.
+    /// Stores an item, subject to its conditions; returns the unique number of its version if it is stored and the number is needed.
     pub(super) fn store(&self, stored: &Stored<'_>) -> Result<(Outcome, Option<u64>), Error> {
         let Stored { how, wanted, key, flags, data, expiry_ms, tells_unique } = *stored;
         self.counters.stores.add(1);
@@ -229,12 +229,12 @@ impl<'a> Asked<'a> {
             let old = entry.map(|entry| entry.value.as_slice());
             let (lasts, new) = match (how, wanted, old) {
                 (Storing::Set | Storing::Replace, Some(_), None) => (false, Err(Outcome::NotFound)),
-                // What is there is in the way, whatever its version.
+                // Any existing item is in the way, whatever its version.
                 (Storing::Add, _, Some(_)) => (false, Err(Outcome::NotStored)),
                 (_, Some(wanted), Some(old)) if unique(old) != wanted => (false, Err(Outcome::Exists)),
                 (Storing::Replace | Storing::Append | Storing::Prepend, _, None) => (false, Err(Outcome::NotStored)),
                 (Storing::Append | Storing::Prepend, _, Some(old)) if old.len() + data.len() > size_max => (false, Err(Outcome::Refused(TOO_LARGE))),
-                // What is added keeps the flags of what it is added to, and the time at which that expires.
+                // Appended or prepended data keep the flags and the expiry time of the item.
                 (Storing::Append, _, Some(old)) => (true, Ok([old, data].concat())),
                 (Storing::Prepend, _, Some(old)) => (true, Ok([&old[..old.len() - parts(old).1.len()], data, parts(old).1].concat())),
                 (Storing::Set | Storing::Add | Storing::Replace, ..) => (false, Ok(value.clone())),
@@ -259,7 +259,7 @@ impl<'a> Asked<'a> {
         Ok(done)
     }
 
-    /// Counts with the number of an item; the item, if that was done. It goes on behind the highest number with 0, and does not go below that.
+    /// Counts with the number of an item; returns the item, if that was done. Counting up wraps around to 0, counting down stops at 0.
     pub(super) fn count(&self, key: &[u8], counting: &Counting) -> Result<(Outcome, Option<Shown>), Error> {
         let Counting { delta, down, wanted, initial, expiry_ms } = *counting;
         let mut counted = (Outcome::Done, None);
@@ -296,7 +296,7 @@ impl<'a> Asked<'a> {
             self.server.reset_totals();
             return self.say("RESET");
         }
-        // There is nothing of what memcached would tell, or nothing that it tells of.
+        // The corresponding facts do not exist here, or there is nothing to report.
         if !matches!(what, b"" | b"items" | b"slabs" | b"sizes" | b"settings" | b"conns") {
             return self.say("ERROR");
         }
@@ -339,12 +339,12 @@ impl<'a> Asked<'a> {
 #[derive(Clone, Copy)]
 struct Show {
     with_unique: bool,
-    /// When they are to expire from now on, if they are to be told: `gat`.
+    /// Their new expiry time, if one is given: `gat`.
     expiry_ms: Option<Option<u64>>,
 }
 
 impl Show {
-    /// Shows the items of `keys`, until there is a slice of them; how many bytes of `keys` are done.
+    /// Shows the items of `keys`, until a slice is full; returns how many bytes of `keys` are done.
     fn some(self, items: Database<'_>, counters: &Counters, keys: &[u8], out: &mut Vec<u8>) -> Result<usize, Error> {
         let size_max = out.len() + SLICE_SIZE;
         let count_max = if self.expiry_ms.is_some() { SLICE_TOUCHED_COUNT } else { SLICE_KEY_COUNT };
@@ -386,7 +386,7 @@ impl Show {
                 }
             }
         }
-        // Where the first of those begins that are not done.
+        // Where the first key begins that is not done.
         Ok(some.get(done).copied().or_else(|| rest.next()).map_or(keys.len(), |key| key.as_ptr().addr() - keys.as_ptr().addr()))
     }
 }
@@ -403,12 +403,12 @@ impl From<Error> for End {
     }
 }
 
-/// A `get` that is not done.
+/// A `get` in progress.
 struct Gets {
     show: Show,
-    /// What the first slice has left.
+    /// The keys left by the first slice.
     keys: Vec<u8>,
-    /// How many bytes of that are done.
+    /// How many bytes of them are done.
     done: usize,
     /// What the last slice has found.
     out: Vec<u8>,

@@ -1,46 +1,46 @@
-//! Items: how they are kept, and shown.
+//! Items: how they are stored and shown.
 //!
 //! ```text
 //! value of the namespace    flags, 4 bytes, the least significant first | data
 //! ```
 //!
-//! When an item expires is the store's own knowledge. What tells its versions apart, the number that `gets` shows and `cas` takes, is a hash of flags and data:
-//! it takes no room, and outlives a restart, a restored backup, and `touch`. Of somebody who sets an item to what it is already nothing is seen.
+//! The store itself knows when an item expires. The unique number of a version, which `gets` shows and `cas` takes, is a hash of flags and data: it takes no
+//! space, and survives a restart, a restored backup, and `touch`. Setting an item to what it already is goes unnoticed.
 
 use arrayvec::ArrayString;
 use everleaf::Error;
 use std::fmt::{self, Write as _};
 use std::hash::{DefaultHasher, Hasher};
 
-/// Bytes that the flags take in front of the data.
+/// Size of the flags in front of the data, in bytes.
 pub(crate) const FLAGS_SIZE: usize = 4;
 
-/// Longest text between an item's key and its data: three numbers, each behind a space, and the end of the line.
+/// Longest text between an item's key and its data: three numbers, each after a space, and the end of the line.
 const HEAD_SIZE_MAX: usize = 3 * 21 + 2;
 
-/// Seconds up to which an exptime counts from now, and above which from 1970.
+/// Seconds up to which an exptime counts from now; a greater one counts from 1970.
 const RELATIVE_MAX: i64 = 30 * 24 * 60 * 60;
 
-/// Appends what is kept of an item.
+/// Appends the stored form of an item.
 pub(crate) fn make(flags: u32, data: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&flags.to_le_bytes());
     out.extend_from_slice(data);
 }
 
-/// Flags and data of a value. One that is too short to have flags was not stored by a client of memcached.
+/// Flags and data of a value. A value too short for flags was not stored by a client of memcached.
 pub(crate) fn parts(value: &[u8]) -> (u32, &[u8]) {
     value.split_first_chunk().map_or((0, value), |(flags, data)| (u32::from_le_bytes(*flags), data))
 }
 
-/// What stands for a version.
+/// The unique number of a version.
 pub(crate) fn unique(value: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(value);
-    // Some clients take it for a signed number.
+    // Some clients read it as a signed number.
     hasher.finish() >> 1
 }
 
-/// When an item is to expire, in milliseconds since 1970, if it is: 0 if it is over from the start.
+/// The expiry time of an item in milliseconds since 1970, if any: 0 if it has expired from the start.
 pub(crate) fn expiry_ms(exptime: i64, now_ms: u64) -> Option<u64> {
     let ms = |seconds: i64| u64::try_from(seconds).unwrap_or(0).saturating_mul(1000);
     let at = match exptime {
@@ -52,7 +52,7 @@ pub(crate) fn expiry_ms(exptime: i64, now_ms: u64) -> Option<u64> {
     Some(if at > now_ms { at } else { crate::database::OVER })
 }
 
-/// Shows an item whose value `append` appends, if there is one; whether there is.
+/// Shows an item whose value `append` appends, if there is one; returns whether there is.
 pub(crate) fn show<E>(out: &mut Vec<u8>, key: &[u8], with_unique: bool, append: impl FnOnce(&mut Vec<u8>) -> Result<Option<usize>, E>) -> Result<bool, E> {
     let start = out.len();
     out.extend_from_slice(b"VALUE ");
@@ -64,9 +64,9 @@ pub(crate) fn show<E>(out: &mut Vec<u8>, key: &[u8], with_unique: bool, append: 
     };
     let value = &out[at..at + size];
     let (flags, data) = parts(value);
-    // What stands in front of the data takes the place of the flags, and more: the data move.
+    // The text in front of the data replaces the flags, and is longer: the data move.
     let (old, mut head) = (size - data.len(), ArrayString::<HEAD_SIZE_MAX>::new());
-    // It has room for all of it.
+    // It has enough room.
     let _ = write!(head, " {flags} {}", data.len());
     if with_unique {
         let _ = write!(head, " {}", unique(value));
@@ -80,7 +80,7 @@ pub(crate) fn show<E>(out: &mut Vec<u8>, key: &[u8], with_unique: bool, append: 
     Ok(true)
 }
 
-/// Says why something was not done.
+/// Replies why something was not done.
 pub(crate) fn refuse(out: &mut Vec<u8>, error: &Error) {
     match error {
         _ if error.is_no_space() => out.extend_from_slice(b"SERVER_ERROR out of memory storing object\r\n"),
@@ -89,7 +89,7 @@ pub(crate) fn refuse(out: &mut Vec<u8>, error: &Error) {
     }
 }
 
-/// Tells of an error in one line.
+/// Replies with an error in one line.
 pub(crate) fn fail(out: &mut Vec<u8>, error: impl fmt::Display) {
     out.extend_from_slice(b"SERVER_ERROR ");
     out.extend(error.to_string().bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }));

@@ -1,4 +1,4 @@
-//! Meta commands: a verb, a key, and flags of one letter, some with a word of their own, which say what is to be done and what is to be shown.
+//! Meta commands: a verb, a key, and one-letter flags, some with an argument, which say what to do and what to show.
 //!
 //! ```text
 //! mg <key> <flags>*\r\n                   look at an item      HD <flags>* | VA <size> <flags>*\r\n<data> | EN
@@ -19,7 +19,7 @@
 //! | `N<n>` | `ms`, `ma` | make an item that is absent, which expires so |
 //! | `D<n>`, `J<n>`, `M<mode>` | `ma` | by how much, with what a new one begins, and whether up (`I`, `+`) or down (`D`, `-`) |
 //!
-//! Flags of another verb, and hints, change nothing. Those are refused whose meaning is missing: of stale items, of accesses, of chosen versions.
+//! Flags of other verbs, and hints, have no effect. Flags whose function is missing are refused: stale items, access statistics, chosen versions.
 
 use super::execute::{Asked, Counting, Outcome, Shown, Stored, touched};
 use super::item::{expiry_ms, parts, unique};
@@ -37,25 +37,25 @@ const INVALID: &str = "CLIENT_ERROR invalid flag";
 const UNSUPPORTED: &str = "CLIENT_ERROR unsupported flag";
 const OPAQUE_TOO_LONG: &str = "CLIENT_ERROR opaque token too long";
 const OPAQUE_SIZE_MAX: usize = 31;
-/// Letters that mean something, if not with each verb.
+/// Letters that have a meaning with some verb.
 const KNOWN: &[u8] = b"bkOqcfstvTCFMNDJSuPL";
-/// Those whose meaning is missing here.
+/// Letters whose function is missing here.
 const MISSING: &[u8] = b"EIRhlx";
 
 /// A meta command. Ranges count from the first byte of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meta {
-    /// What is to be done.
+    /// The verb.
     pub verb: Verb,
-    /// Where the key is.
+    /// Position of the key.
     pub key: Range<usize>,
-    /// Where the flags are, which are such as the verb has.
+    /// Position of the flags, which were checked for the verb.
     pub flags: Range<usize>,
-    /// Where the data are; of `ms`.
+    /// Position of the data, for `ms`.
     pub data: Range<usize>,
 }
 
-/// What a meta command does.
+/// The verb of a meta command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// `mg`.
@@ -79,7 +79,7 @@ impl Verb {
         }
     }
 
-    /// Whether a flag is one that it has, with such a word behind it.
+    /// Checks that the verb has this flag, with such an argument.
     fn check(self, letter: u8, token: &[u8]) -> Result<(), &'static str> {
         if !self.flags().contains(&letter) {
             let is_missing = MISSING.contains(&letter) || (self == Self::Get && letter == b'N');
@@ -124,7 +124,7 @@ fn is_down(mode: &[u8]) -> Option<bool> {
     }
 }
 
-/// The words behind `ms`, whose line has `size` bytes.
+/// Parses the words after `ms`; the line has `size` bytes.
 pub(super) fn store(line: &[u8], mut words: Words<'_>, size: usize) -> WithData {
     let name = words.next().ok_or("ERROR")?;
     let data_size = words.next().ok_or(BAD_LINE).and_then(|word| data_size(&line[word]))?;
@@ -132,7 +132,7 @@ pub(super) fn store(line: &[u8], mut words: Words<'_>, size: usize) -> WithData 
     Ok((data_size, key(&mut std::iter::once(name)).and_then(|key| command(Verb::Set, key, line, words, data))))
 }
 
-/// The words behind the others.
+/// Parses the words after the other verbs.
 pub(super) fn without_data(verb: Verb, line: &[u8], mut words: Words<'_>) -> Result<Request, &'static str> {
     let key = key(&mut words)?;
     command(verb, key, line, words, 0..0)
@@ -144,7 +144,7 @@ fn command(verb: Verb, key: Range<usize>, line: &[u8], words: Words<'_>, data: R
         start = start.min(word.start);
         let (&letter, token) = line[word].split_first().ok_or(BAD_LINE)?;
         verb.check(letter, token)?;
-        // Letters of flags are ASCII, or they would not have passed.
+        // Flag letters are ASCII, or they would not have passed.
         if seen >> letter & 1 == 1 {
             return Err(DUPLICATE);
         }
@@ -153,7 +153,7 @@ fn command(verb: Verb, key: Range<usize>, line: &[u8], words: Words<'_>, data: R
     Ok(Request::Meta(Meta { verb, key, flags: start..line.len(), data }))
 }
 
-/// A command that does with the item of its key, which is as it was sent, what `get`, `set` or `delete` does, and shows nothing that these do not know.
+/// A meta command equivalent to `get`, `set` or `delete`: its key is as it was sent, and it shows nothing that these do not know.
 pub(crate) enum Plain {
     Get,
     Set { flags: u32, exptime: i64 },
@@ -161,7 +161,7 @@ pub(crate) enum Plain {
 }
 
 impl Meta {
-    /// That which it is, if it is one; `frame` is the request.
+    /// The plain command that it is equivalent to, if any; `frame` is the request.
     pub(crate) fn plain(&self, frame: &[u8]) -> Option<Plain> {
         let flags = Flags(&frame[self.flags.clone()]);
         let has_any = |letters: &[u8]| letters.iter().any(|letter| flags.has(*letter));
@@ -176,24 +176,24 @@ impl Meta {
     }
 }
 
-/// What a command is answered.
+/// The reply to a meta command.
 #[derive(Clone, Copy)]
 pub(crate) struct Told<'t> {
     pub(crate) verb: Verb,
     pub(crate) outcome: Outcome,
-    /// As it was sent.
+    /// As sent.
     pub(crate) key: &'t [u8],
     pub(crate) flags: Flags<'t>,
-    /// Of the item, if that is to be shown.
+    /// The item's value, if it may be shown.
     pub(crate) value: Option<&'t [u8]>,
-    /// What stands for the version, where the value is not at hand.
+    /// The version's unique number, where the value is not at hand.
     pub(crate) unique: Option<u64>,
-    /// When the item expires, in milliseconds from now; or that it does not.
+    /// Milliseconds until the item expires; the inner `None`: it does not.
     pub(crate) left_ms: Option<Option<u64>>,
 }
 
 impl Told<'_> {
-    /// Replies, unless no reply is wanted.
+    /// Writes the reply, unless none is wanted.
     pub(crate) fn write(self, out: &mut Vec<u8>) {
         let Self { verb, outcome, key, flags, value, .. } = self;
         let writes = verb != Verb::Get;
@@ -253,7 +253,7 @@ impl<'f> Flags<'f> {
         self.token(letter).and_then(unsigned)
     }
 
-    /// The client's own.
+    /// The client's flags for the item.
     fn client_flags(self) -> u32 {
         self.number(b'F').unwrap_or(0) as u32
     }
@@ -267,7 +267,7 @@ impl<'f> Flags<'f> {
         self.token(letter).and_then(signed)
     }
 
-    /// When an item is to expire, by a flag.
+    /// The expiry time that a flag gives.
     fn expiry_ms(self, letter: u8, now_ms: u64) -> Option<Option<u64>> {
         self.exptime(letter).map(|exptime| expiry_ms(exptime, now_ms))
     }
@@ -278,7 +278,7 @@ fn digits(number: u64) -> Vec<u8> {
 }
 
 impl Asked<'_> {
-    /// Does a meta command.
+    /// Executes a meta command.
     pub(super) fn meta(&mut self, meta: &Meta) -> Result<(), Error> {
         let (sent, flags) = (self.bytes(&meta.key), Flags(self.bytes(&meta.flags)));
         let key = match flags.has(b'b').then(|| BASE64_STANDARD.decode(sent)) {
@@ -310,7 +310,7 @@ impl Asked<'_> {
         let found = match flags.expiry_ms(b'T', self.now_ms()) {
             None => self.items().entry(key)?.map(|Entry { value, expiry_ms }| Shown { value, expiry_ms }),
             Some(expiry_ms) => {
-                // Flags are obeyed in their order: what is asked for before it is set is what it was.
+                // Flags are obeyed in order: a value that is asked for before it is set is the old one.
                 let is_told_first = flags.all().find(|(letter, _)| matches!(letter, b't' | b'T')).is_some_and(|(letter, _)| letter == b't');
                 let mut shown = None;
                 let show = |old: &Entry| shown = Some(Shown { value: old.value.clone(), expiry_ms: if is_told_first { old.expiry_ms } else { expiry_ms } });
@@ -322,12 +322,12 @@ impl Asked<'_> {
         Ok((if found.is_some() { Outcome::Done } else { Outcome::NotFound }, found))
     }
 
-    /// What stands for the version comes with it, if that is to be shown.
+    /// Also returns the version's unique number, if it is to be shown.
     fn meta_set(&self, key: &[u8], flags: Flags<'_>, data: &[u8]) -> Result<(Outcome, Option<u64>), Error> {
         let (how, client_flags, tells_unique, now_ms) = (flags.how(), flags.client_flags(), flags.has(b'c'), self.now_ms());
         let store = |how, wanted, expiry_ms| self.store(&Stored { how, wanted, key, flags: client_flags, data, expiry_ms, tells_unique });
         let mut stored = store(how, flags.number(b'C'), flags.expiry_ms(b'T', now_ms).flatten())?;
-        // What is added to nothing begins an item, unless a version of it is wanted; if somebody else has begun one since, it is added to that.
+        // Data appended to nothing begin an item, unless a version is required; if another client has begun one meanwhile, they are appended to that.
         if let Some(expiry_ms) = flags.expiry_ms(b'N', now_ms).filter(|_| matches!(how, Storing::Append | Storing::Prepend) && !flags.has(b'C')) {
             let mut begins = false;
             while stored.0 == Outcome::NotStored {

@@ -1,21 +1,21 @@
-//! Requests: from the bytes of a connection to what is asked for.
+//! Requests: from the bytes of a connection to a parsed request.
 //!
-//! The parser owns no bytes and remembers nothing: it is shown the connection's read buffer from the first byte of a request on. A request is a line, and with
-//! the commands that store, a block of data behind it, of which no byte is looked at but the two that end it. Where things are in a request is told by ranges.
+//! The parser owns no bytes and has no state: it is called with the connection's read buffer from the first byte of a request on. A request is a line, followed
+//! by a block of data for the commands that store; of the data only the two bytes that end them are looked at. Positions in a request are given by ranges.
 //!
-//! Rules and texts are those of memcached 1.6, but that a stream stays in step: of a command that stores, and whose line says how long its data are, the data
-//! are skipped whatever else is wrong with it, so that nothing in them is taken for a command. Where no end of them can be seen, the connection ends.
+//! Rules and texts are those of memcached 1.6, except that a stream stays in step: if the line of a storing command gives the length of its data, the data are
+//! skipped whatever else is wrong with the command, so that nothing in them is taken for a command. If their end cannot be determined, the connection ends.
 
 use super::meta::{self, Meta, Verb};
 use std::ops::Range;
 
 /// Longest key in bytes.
 pub const KEY_SIZE_MAX: usize = 250;
-/// Longest line in bytes: that of a `get` with many keys.
+/// Longest line in bytes, as of a `get` with many keys.
 pub const LINE_SIZE_MAX: usize = 1 << 20;
-/// The most bytes of data that a client can mean; who says more says something else.
+/// Largest data size in bytes that a client can mean seriously.
 const DATA_SIZE_MEANT: usize = i32::MAX as usize;
-/// With which a request of the binary protocol begins.
+/// First byte of a request of the binary protocol.
 const BINARY: u8 = 0x80;
 
 pub(super) const BAD_LINE: &str = "CLIENT_ERROR bad command line format";
@@ -32,73 +32,73 @@ const NO_BINARY: &str = "CLIENT_ERROR the binary protocol is not spoken here";
 pub enum Progress {
     /// The request is not whole yet.
     Incomplete {
-        /// Bytes that are missing at least.
+        /// Minimum number of missing bytes.
         missing: usize,
     },
-    /// A request of so many bytes.
+    /// A whole request.
     Request {
-        /// Its length, with its data.
+        /// Its length in bytes, including its data.
         size: usize,
         /// Whether no reply is wanted.
         quiet: bool,
-        /// What it asks for.
+        /// The request.
         request: Request,
     },
 }
 
-/// What is asked for. Ranges count from the first byte of the request.
+/// A parsed request. Ranges count from the first byte of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// `get`, `gets`, `gat` and `gats`.
     Get {
-        /// The words behind the command that are keys, with spaces between them. Each is a key.
+        /// The part of the line with the keys, separated by spaces.
         keys: Range<usize>,
-        /// Whether what tells versions of an item apart is wanted, too.
+        /// Whether the unique number of each version is wanted, too.
         with_unique: bool,
-        /// When they are to expire from now on, if they are told.
+        /// The new expiry time of the items, if one is given.
         exptime: Option<i64>,
     },
     /// `set` and its kin.
     Store {
-        /// On what condition, and how.
+        /// The condition, and how to store.
         how: Storing,
-        /// The version that is to be there: of `cas`.
+        /// The unique number that the current version must have: for `cas`.
         unique: Option<u64>,
-        /// Where the key is.
+        /// Position of the key.
         key: Range<usize>,
-        /// The client's.
+        /// The client's flags.
         flags: u32,
-        /// When it expires.
+        /// Expiry time.
         exptime: i64,
-        /// Where the data are.
+        /// Position of the data.
         data: Range<usize>,
     },
     /// `delete`.
     Delete {
-        /// Where the key is.
+        /// Position of the key.
         key: Range<usize>,
     },
     /// `incr` and `decr`.
     Count {
-        /// Where the key is.
+        /// Position of the key.
         key: Range<usize>,
-        /// By how much.
+        /// The amount.
         delta: u64,
-        /// Whether it is taken away.
+        /// Whether it is subtracted.
         down: bool,
     },
     /// `touch`.
     Touch {
-        /// Where the key is.
+        /// Position of the key.
         key: Range<usize>,
-        /// When it is to expire from now on.
+        /// The new expiry time.
         exptime: i64,
     },
     /// `flush_all`.
     FlushAll,
-    /// `stats`, and the word behind it.
+    /// `stats`, and the word after it.
     Stats {
-        /// Where that is; empty if there is none.
+        /// Position of the word; empty if there is none.
         what: Range<usize>,
     },
     /// `version`.
@@ -107,17 +107,17 @@ pub enum Request {
     Verbosity,
     /// `mg`, `ms`, `md` and `ma`.
     Meta(Meta),
-    /// `mn`, which does nothing, and shows that all before it is done.
+    /// `mn`, which does nothing but show that everything before it is done.
     Nothing,
     /// `quit`.
     Quit,
-    /// Something that cannot be done, and what to say. So many bytes are to be skipped behind it.
+    /// A request that cannot be executed, and the reply to it.
     Wrong {
-        /// The reply, without its end.
+        /// The reply, without its line end.
         reply: &'static str,
-        /// Bytes of data that nobody wants.
+        /// Bytes of data to skip after it.
         skip: usize,
-        /// Whether nothing can be made of what follows either.
+        /// Whether what follows cannot be parsed either.
         is_last: bool,
     },
 }
@@ -125,15 +125,15 @@ pub enum Request {
 /// How `set` and its kin store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storing {
-    /// Whatever there is.
+    /// Unconditionally.
     Set,
-    /// If there is nothing.
+    /// If the item is absent.
     Add,
-    /// If there is something.
+    /// If the item is present.
     Replace,
-    /// Behind what there is.
+    /// After the present data.
     Append,
-    /// In front of it.
+    /// Before the present data.
     Prepend,
 }
 
@@ -161,21 +161,21 @@ impl Iterator for Words<'_> {
     }
 }
 
-/// The words of `bytes`, which are keys.
+/// The words in `bytes`, which are keys.
 pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     Words { line: bytes, at: 0 }.map(|range| &bytes[range])
 }
 
-/// What a request may hold.
+/// Limits of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Longest line in bytes.
     pub line_size_max: usize,
-    /// Most bytes of data.
+    /// Largest data size in bytes.
     pub data_size_max: usize,
 }
 
-/// Looks at `input`, which begins with the first byte of a request.
+/// Parses `input`, which begins with the first byte of a request.
 pub fn parse(input: &[u8], limits: Limits) -> Progress {
     let last = |size, reply| Progress::Request { size, quiet: false, request: Request::Wrong { reply, skip: 0, is_last: true } };
     if input.first() == Some(&BINARY) {
@@ -217,7 +217,7 @@ pub fn parse(input: &[u8], limits: Limits) -> Progress {
     }
 }
 
-/// Whether a line says that no reply is wanted, if it is of a command that can, and has so many words that memcached looks whether it says so.
+/// Whether a line says that no reply is wanted: its command supports that, and it has as many words as memcached requires for this.
 fn is_quiet(name: &[u8], line: &[u8]) -> bool {
     let words_min = match name {
         b"flush_all" | b"verbosity" => 2,
@@ -229,12 +229,12 @@ fn is_quiet(name: &[u8], line: &[u8]) -> bool {
     line.trim_ascii_end().ends_with(b" noreply") && words(line).count() >= words_min
 }
 
-/// How long the data of a command are.
+/// Length of a command's data in bytes.
 pub(super) type DataSize = usize;
-/// A command that stores, or what is wrong with it, and how long its data are; or what is wrong with it where it does not say that.
+/// A storing command, or what is wrong with it, with the length of its data; the outer error if the line does not give that length.
 pub(super) type WithData = Result<(DataSize, Result<Request, &'static str>), &'static str>;
 
-/// The words behind the name of a command that stores, and whose line has `size` bytes.
+/// Parses the words after the name of a storing command; the line has `size` bytes.
 fn store(how: Storing, compares: bool, line: &[u8], mut words: Words<'_>, size: usize) -> WithData {
     let mut word = || words.next().ok_or("ERROR");
     let (key, flags, exptime, length) = (word()?, word()?, word()?, word()?);
@@ -253,12 +253,12 @@ fn store(how: Storing, compares: bool, line: &[u8], mut words: Words<'_>, size: 
     Ok((data_size, request()))
 }
 
-/// How long data are, as a command says.
+/// Parses the length of a command's data.
 pub(super) fn data_size(word: &[u8]) -> Result<DataSize, &'static str> {
     unsigned(word).and_then(|size| usize::try_from(size).ok()).ok_or(BAD_LINE)
 }
 
-/// A command without data.
+/// Parses a command without data.
 fn simple(name: &[u8], line: &[u8], words: Words<'_>) -> Request {
     let request = match name {
         b"get" | b"gets" => keys(line, words, None, name == b"gets"),
@@ -278,7 +278,7 @@ fn simple(name: &[u8], line: &[u8], words: Words<'_>) -> Request {
         b"ma" => meta::without_data(Verb::Count, line, words),
         b"mn" => Ok(Request::Nothing),
         b"quit" => Ok(Request::Quit),
-        // The beginning of an HTTP request: somebody makes a browser talk to us. What follows may be commands in its body.
+        // The beginning of an HTTP request: somebody makes a browser talk to this port. What follows may be commands in its body.
         other if other.eq_ignore_ascii_case(b"host:") || words.last().is_some_and(|word| line[word].starts_with(b"HTTP/")) => Ok(Request::Quit),
         _ => Err("ERROR"),
     };
@@ -293,7 +293,7 @@ fn keys(line: &[u8], words: Words<'_>, exptime: Option<i64>, with_unique: bool) 
     Ok(Request::Get { keys: first.start..line.len(), with_unique, exptime })
 }
 
-/// One key.
+/// Parses one key.
 pub(super) fn key(words: &mut impl Iterator<Item = Range<usize>>) -> Result<Range<usize>, &'static str> {
     let key = words.next().ok_or("ERROR")?;
     if key.len() > KEY_SIZE_MAX { Err(BAD_LINE) } else { Ok(key) }
@@ -306,7 +306,7 @@ fn exptime(line: &[u8], words: &mut Words<'_>) -> Result<i64, &'static str> {
 fn delete(line: &[u8], mut words: Words<'_>) -> Result<Request, &'static str> {
     const USAGE: &str = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
     let key = key(&mut words)?;
-    // Old clients send the time for which the key should have stayed locked.
+    // Old clients send the time for which the key was to stay locked.
     if words.clone().next().is_some_and(|word| &line[word] == b"0") {
         words.next();
     }
@@ -340,12 +340,12 @@ fn flush_all(line: &[u8], mut words: Words<'_>) -> Result<Request, &'static str>
     Ok(Request::FlushAll)
 }
 
-/// The words that are left say that no reply is wanted, and nothing else.
+/// Checks that the remaining words say at most that no reply is wanted.
 fn end(line: &[u8], mut words: Words<'_>) -> Result<(), &'static str> {
     if words.all(|word| &line[word] == b"noreply") { Ok(()) } else { Err(BAD_LINE) }
 }
 
-/// A decimal number without a sign.
+/// Parses a decimal number without a sign.
 pub(crate) fn unsigned(word: &[u8]) -> Option<u64> {
     let digits = (1..=20).contains(&word.len()).then_some(word)?;
     digits.iter().try_fold(0_u64, |number, byte| number.checked_mul(10)?.checked_add(u64::from(char::from(*byte).to_digit(10)?)))

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 struct Heard {
     frames: Vec<Vec<Vec<u8>>>,
     error: Option<ProtocolError>,
-    /// Bytes behind the last whole frame.
+    /// Bytes after the last whole frame.
     rest_size: usize,
 }
 

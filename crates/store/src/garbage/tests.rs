@@ -1,4 +1,4 @@
-//! The list against one that does everything in the simplest way.
+//! The list, compared with a model that does everything in the simplest way.
 
 use super::*;
 use crate::Options;
@@ -24,12 +24,12 @@ fn the_list_holds_what_a_simple_one_does_and_looks_at_all_that_is_due_the_newest
     for seed in 0..200 {
         let mut random = StdRng::seed_from_u64(seed);
         let (mut list, mut simple) = (List::default(), Simple::new());
-        // Links of what must still be looked at in this round, and of what has come since it began, which may be.
+        // Links that must still be looked at in this round, and links that have come since it began, which may be.
         let (mut due, mut new) = (Vec::new(), Vec::new());
         for link in 1..400 {
             match random.random_range(0..16) {
                 0..6 => {
-                    // Whoever has drawn a timestamp earlier may come later, and several have the same one.
+                    // A thread that drew an earlier timestamp may come later, and several may have the same one.
                     let until = (link / 2_u64).saturating_sub(random.random_range(0..4));
                     let is_version = random.random_ratio(3, 4);
                     let remains = if is_version { Remains::Version(space.clone(), link) } else { Remains::Blocks(Vec::new(), vec![(link, 64)]) };

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use serde_json::{Value, json};
 
-/// Something to reach.
+/// A ratio to reach.
 pub(super) struct Aim {
     pub(super) what: String,
     pub(super) ratio: f64,

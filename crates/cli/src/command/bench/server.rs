@@ -1,14 +1,15 @@
-//! `everleaf bench server`: this server, with writes that outlive the process and with writes that outlive the machine, beside redis-server without
+//! `everleaf bench server`: this server, with writes that survive the process and with writes that survive the machine, compared with redis-server without
 //! persistence, and with its log synchronised every second and always, on the same file system. Each server has one core and one thread, and redis-benchmark
-//! another core. Servers take turns, in another order each time.
+//! another core. Servers take turns, in a new order each time.
 
 use super::aim::Aim;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::output::Output;
 use crate::text;
 use clap::Args;
 use everleaf_lab::Samples;
-use everleaf_lab::machine::file_system;
+use everleaf_lab::machine::{file_system, is_installed};
 use everleaf_lab::result::Machine;
 use indicatif::ProgressBar;
 use rand::seq::SliceRandom;
@@ -22,19 +23,19 @@ use std::time::{Duration, Instant};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Requests of a measurement at 50 connections with a pipeline of 16; the others have fewer, as they are slower
+    /// Requests of a measurement at 50 connections with a pipeline of 16; the other measurements, being slower, have fewer
     #[arg(long, default_value_t = 2_000_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1000..))]
     requests: u64,
-    /// Keys, of which each request takes a random one
+    /// Number of keys; each request takes a random one
     #[arg(long, default_value_t = 1_000_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
     /// Size of the values in bytes
     #[arg(long, default_value_t = 100, value_name = "BYTES")]
     value_size: u32,
-    /// Rounds, of which the median is printed
+    /// Number of rounds, of which the median is printed
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Where the pool and the logs of Redis lie
+    /// Directory of the pool and of Redis's logs
     #[arg(long, default_value = ".", value_name = "PATH")]
     directory: PathBuf,
     /// Core of the servers
@@ -69,7 +70,7 @@ struct Kind {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Program {
     Everleaf {
-        /// The persistence domain, if it is not to be found out.
+        /// The persistence domain, if it is not to be detected.
         domain: Option<&'static str>,
     },
     Redis {
@@ -85,7 +86,7 @@ impl Program {
     }
 }
 
-/// Connections, requests that each sends at once, and how much smaller than the largest a measurement is.
+/// Connections, requests that each sends at once, and the factor by which a measurement is smaller than the largest.
 const LOADS: [Load; 3] =
     [Load { connections: 1, pipeline: 1, share: 40 }, Load { connections: 50, pipeline: 1, share: 10 }, Load { connections: 50, pipeline: 16, share: 1 }];
 
@@ -101,11 +102,11 @@ impl Load {
     }
 }
 
-/// How much smaller measurements of a server are that waits for a disk.
+/// The factor by which measurements of a server that waits for a disk are smaller.
 const SLOW_SHARE: u64 = 8;
 
 const COMMANDS: [&str; 2] = ["SET", "GET"];
-/// Keys that are set at once before anything is measured, and the reply to each.
+/// Keys set at once before anything is measured, and the reply to each.
 const PRELOADED: usize = 256;
 const OK: &[u8; 5] = b"+OK\r\n";
 
@@ -114,6 +115,15 @@ type Rates = [[[Samples; SERVERS.len()]; COMMANDS.len()]; LOADS.len()];
 
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
+        if !["taskset", "redis-server", "redis-benchmark"].into_iter().all(is_installed) {
+            return Err(cannot_run(std::io::ErrorKind::NotFound.into()));
+        }
+        interrupt::hold()?;
+        // A signal from the keyboard has ended the servers as well, and what then fails is not what is to be told.
+        self.measure().map_err(|failure| interrupt::check().err().unwrap_or(failure))
+    }
+
+    fn measure(&self) -> Result<(), Failure> {
         let directory = tempfile::tempdir_in(&self.directory).map_err(|source| Failure::io("create a directory in", &self.directory, source))?;
         let servers = SERVERS.iter().map(|kind| self.start(kind, directory.path())).collect::<Result<Vec<_>, _>>()?;
         let progress = ProgressBar::new(u64::from(self.rounds) * (LOADS.len() * SERVERS.len()) as u64);
@@ -123,9 +133,10 @@ impl Arguments {
         let (mut rates, mut turns, mut random) = (Rates::default(), Vec::from_iter(0..SERVERS.len()), rand::rng());
         for _ in 0..self.rounds {
             for (load, rates) in LOADS.iter().zip(&mut rates) {
-                // The same order would have each server follow the same other one in every round.
+                // In a fixed order each server would follow the same other one in every round.
                 turns.shuffle(&mut random);
                 for &at in &turns {
+                    interrupt::check()?;
                     let share = load.share * if SERVERS[at].program.waits() { SLOW_SHARE } else { 1 };
                     for (command, rate) in self.benchmark(&servers[at], load, (self.requests / share).max(100))? {
                         if let Some(number) = COMMANDS.iter().position(|name| *name == command) {
@@ -164,9 +175,14 @@ impl Arguments {
             // A rewrite of the log is work that belongs to no request.
             command.args(["--appendonly", "yes", "--appendfsync", sync, "--auto-aof-rewrite-percentage", "0"]);
         }
-        let running = Running { process: spawn(&mut command)?, port };
+        let mut running = Running { process: spawn(&mut command)?, port };
         let start = Instant::now();
         while let Err(source) = TcpStream::connect(("127.0.0.1", port)) {
+            interrupt::check()?;
+            let ended = running.process.try_wait().map_err(cannot_run)?;
+            if let Some(status) = ended {
+                return Err(cannot_run(std::io::Error::other(format!("it ended with {status}"))));
+            }
             if start.elapsed() > Duration::from_secs(10) {
                 return Err(Failure::Io { action: "connect to redis-server, which should have started".into(), source });
             }
@@ -175,7 +191,7 @@ impl Arguments {
         Ok(running)
     }
 
-    /// The same for this program, by a command that puts it on its core.
+    /// The same for this program, started by a command that puts it on its core.
     fn start_own(&self, command: &mut Command, domain: Option<&str>, directory: &Path) -> Result<Running, Failure> {
         let own = std::env::current_exe().map_err(|source| Failure::Io { action: "find this program".into(), source })?;
         command.arg(own).args(["serve", "--json", "--port", "0", "--threads", "1"]).stdout(Stdio::piped());
@@ -194,13 +210,14 @@ impl Arguments {
         Ok(running)
     }
 
-    /// Sets every key that redis-benchmark may ask for, or GET would measure misses.
+    /// Sets every key that redis-benchmark may request; otherwise GET would measure misses.
     fn preload(&self, server: &Running) -> Result<(), Failure> {
         let failed = |source| Failure::Io { action: "set the keys of a server".into(), source };
         let mut socket = TcpStream::connect(("127.0.0.1", server.port)).map_err(failed)?;
         let value = "x".repeat(self.value_size as usize);
         let set = |number: u64| format!("*3\r\n$3\r\nSET\r\n$16\r\nkey:{number:012}\r\n${}\r\n{value}\r\n", value.len());
         for first in (0..self.keys).step_by(PRELOADED) {
+            interrupt::check()?;
             let numbers = first..self.keys.min(first + PRELOADED as u64);
             let mut replies = numbers.clone().flat_map(|_| *OK).collect::<Vec<u8>>();
             socket.write_all(numbers.map(set).collect::<String>().as_bytes()).and_then(|()| socket.read_exact(&mut replies)).map_err(failed)?;
@@ -211,7 +228,7 @@ impl Arguments {
         Ok(())
     }
 
-    /// Runs redis-benchmark; commands and their rates per second.
+    /// Runs redis-benchmark; returns commands with their rates per second.
     fn benchmark(&self, server: &Running, load: &Load, requests: u64) -> Result<Vec<(String, f64)>, Failure> {
         let mut command = Command::new("taskset");
         command.args(["-c", &self.client_core.to_string(), "redis-benchmark", "-h", "127.0.0.1", "--csv", "-t", "set,get"]);
@@ -277,7 +294,7 @@ impl Arguments {
     }
 }
 
-/// A server that runs; killed when dropped: what it holds is for measuring only.
+/// A running server; killed when dropped: its data is for measuring only.
 struct Running {
     process: Child,
     port: u16,
@@ -285,7 +302,7 @@ struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail when it has ended already.
+        // Both fail if it has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -316,7 +333,7 @@ fn aims(rates: &Rates) -> Vec<Aim> {
             match (load.connections, load.pipeline, *command) {
                 (50, 16, _) => aim(EVERLEAF, REDIS, 1.5),
                 (50, 1, _) => aim(EVERLEAF, REDIS, 1.0),
-                // Both outlive a power failure.
+                // Both survive a power failure.
                 (1, 1, "SET") => aim(EVERLEAF_MSYNC, REDIS_ALWAYS, 5.0),
                 _ => {}
             }
@@ -332,13 +349,13 @@ fn aims(rates: &Rates) -> Vec<Aim> {
 mod tests {
     use super::*;
 
-    /// Writes that outlive the process alone were compared with those that wait for the disk, and medians of rounds whose ratios differed from theirs.
+    /// Writes that survive only the process were compared with writes that wait for the disk, and medians of rounds whose ratios differed from theirs.
     #[test]
     fn aims_are_of_like_with_like_in_the_same_rounds() {
         let mut rates = Rates::default();
         for round in [1.0, 4.0, 3.0] {
             for (at, rate) in [9.0, 6.0, 3.0, 3.0, 2.0].into_iter().enumerate() {
-                // The server of Redis that waits for the disk has another round disturbed.
+                // The Redis server that waits for the disk is disturbed in another round.
                 let rate = if at == REDIS_ALWAYS && round == 1.0 { 3.5 * rate } else { rate };
                 rates.iter_mut().flatten().for_each(|servers| servers[at].push(round * rate));
             }

@@ -1,4 +1,4 @@
-//! `everleaf lab report`: the pictures and the page of a result file, whole or cut short.
+//! `everleaf lab report`: the figures and the page of a result file, complete or cut short.
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -11,9 +11,9 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Lines of JSON that a run has left
+    /// Lines of JSON written by a run
     file: PathBuf,
-    /// Directory for the report; it is created if it is not there
+    /// Directory for the report; created if it does not exist
     #[arg(long, value_name = "DIRECTORY")]
     out: PathBuf,
 }

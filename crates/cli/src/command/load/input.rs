@@ -12,7 +12,7 @@ use std::path::Path;
 /// Longest line of NDJSON in bytes: a value of the largest size, with every byte escaped as `\u0000`.
 const LINE_SIZE_MAX: u64 = 6 * (VALUE_SIZE_MAX + KEY_SIZE_MAX) as u64 + 1024;
 
-/// Where keys and values come from.
+/// The source of keys and values.
 pub(super) enum Input<R> {
     /// TSV or CSV.
     Separated {
@@ -22,27 +22,27 @@ pub(super) enum Input<R> {
         key: usize,
         /// Column of the values, from 0.
         value: usize,
-        /// Number of fields of every line: that of the first.
+        /// Number of fields of every line: that of the first line.
         width: Option<usize>,
     },
     /// A JSON object on each line.
     Ndjson { reader: R, line: Vec<u8>, number: u64 },
 }
 
-/// The number of a line from 1, and what it says, or what is wrong with it.
+/// The number of a line from 1, and its content, or what is wrong with it.
 pub(super) type Numbered<T> = (u64, Result<T, String>);
 
-/// Which columns of separated fields are taken.
+/// The columns to take from separated fields.
 pub(super) struct Columns<'a> {
     /// Whether the first line names the columns.
     pub(super) header: bool,
-    /// Number from 1, or name, of the column of the keys.
+    /// Number from 1, or name, of the key column.
     pub(super) key: &'a str,
-    /// The same for the values.
+    /// The same for the value column.
     pub(super) value: &'a str,
 }
 
-/// Checks what the store would refuse, so that it is a bad line and not the end.
+/// Checks what the store would refuse, so that this makes a bad line and does not end the load.
 pub(super) fn check(line: Entry) -> Result<Entry, String> {
     if line.key.len() > KEY_SIZE_MAX {
         return Err(format!("a key of {} bytes, at most {KEY_SIZE_MAX} are possible", line.key.len()));
@@ -54,9 +54,9 @@ pub(super) fn check(line: Entry) -> Result<Entry, String> {
 }
 
 impl<R: BufRead> Input<R> {
-    /// Fields between `delimiter`s.
+    /// Fields separated by `delimiter`.
     pub(super) fn separated(source: R, delimiter: u8, quoting: bool, columns: Columns<'_>) -> Result<Self, Failure> {
-        // Flexible: lines with another number of fields are ours to report.
+        // Flexible: this module reports lines with another number of fields.
         let source = LineStarts::new(source, quoting.then_some(delimiter));
         let mut reader = ReaderBuilder::new().delimiter(delimiter).quoting(quoting).has_headers(columns.header).flexible(true).from_reader(source);
         let names = match columns.header {
@@ -75,10 +75,10 @@ impl<R: BufRead> Input<R> {
         Self::Ndjson { reader, line: Vec::new(), number: 0 }
     }
 
-    /// The next line; `None` at the end. Empty lines are passed over.
+    /// The next line; `None` at the end. Empty lines are skipped.
     ///
     /// # Errors
-    /// When `path` cannot be read on. What is wrong with a line is in the answer.
+    /// `path` cannot be read on. An error of a line is part of the result.
     pub(super) fn next(&mut self, path: &Path) -> Result<Option<Numbered<Entry>>, Failure> {
         match self {
             Self::Separated { reader, record, key, value, width } => {
@@ -109,15 +109,15 @@ impl<R: BufRead> Input<R> {
     }
 }
 
-/// What is wrong with a record that begins a quote and goes on to the end of everything: nobody meant that as one value.
+/// The error for a record with an unclosed quote, which extends to the end of the input: that was not meant as one value.
 const OPEN: &str = "a quote that is not closed; what follows it is left out";
 
-/// Whether the record that was read last is such a one.
+/// Whether the record read last is such a record.
 fn is_open<R: Read>(reader: &csv::Reader<LineStarts<R>>) -> bool {
     reader.get_ref().is_open_at(reader.position().byte())
 }
 
-/// The column that `name` means, from 0.
+/// The column called `name`, from 0.
 fn find_column(name: &str, names: Option<&ByteRecord>) -> Result<usize, Failure> {
     if let Some(column) = names.and_then(|names| names.iter().position(|field| field == name.as_bytes())) {
         return Ok(column);
@@ -146,7 +146,7 @@ fn object(line: &[u8]) -> Result<Entry, String> {
     entry::parse(serde_json::from_slice(line).map_err(|error| format!("no JSON object: {error}"))?)
 }
 
-/// Passes over the rest of a line.
+/// Skips the rest of a line.
 fn skip_line(reader: &mut impl BufRead) -> io::Result<()> {
     loop {
         let buffer = reader.fill_buf()?;
@@ -195,12 +195,12 @@ mod tests {
         }
     }
 
-    /// Everything behind it was one value, and a load of half a file a success.
+    /// Everything after the quote was one value, and loading half of a file was a success.
     #[test]
     fn a_quote_that_is_not_closed_makes_a_bad_line() {
         let read = |text: &[u8]| {
             let columns = Columns { header: false, key: "1", value: "2" };
-            // In small pieces, so that some records are there before the end is.
+            // In small pieces, so that some records are read before the end is.
             let source = std::io::BufReader::with_capacity(7, text);
             let mut input = Input::separated(source, b',', true, columns).unwrap();
             let lines = std::iter::from_fn(|| input.next(Path::new("-")).unwrap());

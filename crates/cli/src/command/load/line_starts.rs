@@ -1,35 +1,34 @@
-//! A reader that remembers where lines start, because the CSV reader below which it works tells the place of a record only as that where the record before it
-//! has ended: empty lines and the second half of a line end may lie between. Nor does that tell whether what it took for a quoted field has an end, or the file
-//! has one only.
+//! A reader that remembers where lines start. The CSV reader on top of it gives as the position of a record only the end of the record before: empty lines and
+//! the second half of a line end may lie between. Nor does it tell whether a quoted field was closed, or only ended with the file.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
 
-/// Passes on what `source` gives.
+/// Passes on the bytes of `source`.
 pub(super) struct LineStarts<R> {
     source: R,
-    /// Offset in bytes and number of every line that is not empty and has been read, but not asked for.
+    /// Offset in bytes and number of every non-empty line that was read, but not asked for.
     starts: VecDeque<(u64, u64)>,
     offset: u64,
-    /// Number of the line that is being read, from 1.
+    /// Number of the current line, from 1.
     line: u64,
-    /// Whether nothing of that line has been read.
+    /// Whether nothing of it has been read.
     at_start: bool,
-    /// Where the CSV reader is, and what parts fields, if they may be quoted.
+    /// The CSV reader's place, and the delimiter of fields, if they may be quoted.
     quoting: Option<(Place, u8)>,
-    /// Whether `source` is at its end.
+    /// Whether `source` has ended.
     is_over: bool,
 }
 
-/// Where in a record a CSV reader is.
+/// The place of a CSV reader in a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// Before the first byte of a field.
     Start,
-    /// In one that is not quoted, or behind the quotes of one that is.
+    /// In an unquoted field, or behind the quotes of a quoted one.
     Plain,
     Quoted,
-    /// Behind a quote in a quoted field: its end, unless another one follows.
+    /// Behind a quote in a quoted field: its end, unless another quote follows.
     Quote,
 }
 
@@ -46,22 +45,22 @@ impl Place {
     }
 }
 
-/// What some programs begin a file of UTF-8 with; the CSV reader passes over it.
+/// Some programs begin a file of UTF-8 with this; the CSV reader skips it.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 impl<R: Read> LineStarts<R> {
-    /// Fields that may be quoted stand between `quoting`s.
+    /// If fields may be quoted, `quoting` is their delimiter.
     pub(super) fn new(source: R, quoting: Option<u8>) -> Self {
         let quoting = quoting.map(|delimiter| (Place::Start, delimiter));
         Self { source, starts: VecDeque::new(), offset: 0, line: 1, at_start: true, quoting, is_over: false }
     }
 
-    /// Whether the record that ends at `offset` ends in a quoted field, because everything does.
+    /// Whether the record that ends at `offset` ends in a quoted field, because the input has ended.
     pub(super) fn is_open_at(&self, offset: u64) -> bool {
         self.is_over && offset == self.offset && matches!(self.quoting, Some((Place::Quoted, _)))
     }
 
-    /// Number of the first line, not being empty, that starts at or after `offset`, which is in none of the calls less than in the one before.
+    /// Number of the first non-empty line that starts at or after `offset`, which must not fall from call to call.
     pub(super) fn line_from(&mut self, offset: u64) -> u64 {
         while let Some(&(start, line)) = self.starts.front() {
             if start >= offset {

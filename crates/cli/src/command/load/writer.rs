@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Scope, ScopedJoinHandle};
 
-/// Number of entries that are handed over together.
+/// Number of entries handed over together.
 const BATCH_COUNT: usize = 512;
-/// Size in bytes at which fewer are handed over.
+/// Size in bytes at which a batch is handed over earlier.
 const BATCH_SIZE: usize = 1 << 20;
-/// Number of batches that wait for a thread; more make the reader wait.
+/// Number of batches that wait for a thread; when there are more, the reader waits.
 const QUEUE_COUNT: usize = 8;
 
-/// What the threads have written.
+/// Counts of what the threads have written.
 #[derive(Default)]
 pub(super) struct Written {
     entries: AtomicU64,
@@ -26,12 +26,12 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// How many entries.
+    /// Number of entries.
     pub(super) fn entries(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// How many of them had expired.
+    /// Number of entries that had expired.
     pub(super) fn expired(&self) -> u64 {
         self.expired.load(Ordering::Relaxed)
     }
@@ -41,7 +41,7 @@ impl Written {
 pub(super) struct Writers<'scope> {
     store: &'scope Store,
     namespaces: BTreeMap<String, Namespace>,
-    /// The namespace of the batches that are being filled.
+    /// The namespace of the batches being filled.
     current: Option<String>,
     hasher: RandomState,
     writers: Vec<Writer<'scope>>,
@@ -56,7 +56,7 @@ struct Writer<'scope> {
 }
 
 impl<'scope> Writers<'scope> {
-    /// Starts `count` threads, which count in `written` what they have written.
+    /// Starts `count` threads, which count in `written` what they write.
     pub(super) fn start(scope: &'scope Scope<'scope, '_>, store: &'scope Store, count: usize, written: &'scope Written) -> Self {
         let start = |_| {
             let (queue, batches) = sync_channel(QUEUE_COUNT);
@@ -65,7 +65,7 @@ impl<'scope> Writers<'scope> {
         Self { store, namespaces: BTreeMap::new(), current: None, hasher: RandomState::new(), writers: (0..count).map(start).collect() }
     }
 
-    /// Checks that there can be a namespace of that name.
+    /// Checks that there can be a namespace with this name.
     pub(super) fn expect_namespace(&mut self, name: &str) -> Result<(), everleaf::Error> {
         if !self.namespaces.contains_key(name) {
             self.namespaces.insert(name.to_owned(), self.store.namespace(name)?);
@@ -73,7 +73,7 @@ impl<'scope> Writers<'scope> {
         Ok(())
     }
 
-    /// Hands an entry over, which belongs into `namespace` unless it says otherwise. It is written by the end of [`Writers::finish`].
+    /// Hands over an entry for `namespace`, unless it names its own. It is written by the end of [`Writers::finish`].
     pub(super) fn write(&mut self, entry: Entry, namespace: &str) -> Result<(), Failure> {
         let namespace = entry.namespace.as_deref().unwrap_or(namespace);
         if self.current.as_deref() != Some(namespace) {
@@ -95,7 +95,7 @@ impl<'scope> Writers<'scope> {
         let handed = self.hand_over_all();
         let mut outcome = Ok(());
         for writer in self.writers {
-            // A thread ends when nobody can hand it anything any more.
+            // A thread ends when its queue is dropped.
             drop(writer.queue);
             match writer.thread.join() {
                 Ok(written) => outcome = outcome.and(written.map_err(Failure::from)),
@@ -115,12 +115,12 @@ impl<'scope> Writers<'scope> {
         let writer = &mut self.writers[at];
         let batch = std::mem::take(&mut writer.batch);
         writer.size = 0;
-        // Nobody takes it when the thread has failed: `finish` says why.
+        // If the thread has failed, nothing receives the batch: `finish` returns the reason.
         writer.queue.send((self.namespaces[&name].clone(), batch)).map_err(|_| Failure::No)
     }
 }
 
-/// Writes what comes until nothing comes any more.
+/// Writes all batches until the queue is dropped.
 fn write_all(batches: &Receiver<(Namespace, Vec<Entry>)>, store: &Store, written: &Written) -> Result<(), everleaf::Error> {
     while let Ok((namespace, batch)) = batches.recv() {
         let expired = write_batch(&namespace, &batch, store.time_ms())?;
@@ -130,7 +130,7 @@ fn write_all(batches: &Receiver<(Namespace, Vec<Entry>)>, store: &Store, written
     Ok(())
 }
 
-/// Writes entries, together where they do not expire. Keys of those that have expired are removed, whatever they were; how many.
+/// Writes entries, those that do not expire together. For expired entries the keys are removed, whatever they held; returns the number of these.
 fn write_batch(namespace: &Namespace, batch: &[Entry], now_ms: u64) -> Result<u64, everleaf::Error> {
     let mut expired = 0;
     for group in batch.chunk_by(|one, other| one.expiry_ms.is_none() && other.expiry_ms.is_none()) {
