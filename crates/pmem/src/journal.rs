@@ -19,7 +19,7 @@
 //!
 //! Making lines durable ([`Journal::write`]):
 //! 1. Under the lock, each line is copied to the frame that is being filled. So of two frames the later has the later copy. A copy is the line at one moment:
-//!    it is read until two readings are equal (it is assumed that a line does not change and change back between both readings).
+//!    it is read until two readings are equal (that a line changes and changes back meanwhile, twice over, is considered too unlikely).
 //! 2. A thread that finds nobody writing takes the frame, writes it behind the last, and waits for the device (`fdatasync`; the file's blocks are allocated
 //!    already, so there is nothing else to write). Others fill the next frame meanwhile, and wait for the first of them to write it: they share a wait. A crash
 //!    before the device has the frame leaves it whole or not. Whole, it is as good as a fence that came earlier. Otherwise its lines are what they were at the
@@ -35,8 +35,8 @@
 //! 2. Meanwhile the pool is written to the device. A crash before that ends finds two files whose frames follow each other.
 //! 3. The full file is retired, durably.
 //!
-//! What is too large for a frame is made durable by a checkpoint alone. Before its turn, whatever other threads have copied is written: a copy written after
-//! the turn would undo what was stored since.
+//! What is too large for a frame is made durable by a checkpoint alone. Before the files turn for it, whatever other threads have copied is written: a copy
+//! written after the turn would undo what was stored since.
 //!
 //! A failure to write is final: the mapping is replaced by a private copy, so that nothing stored from then on is found, and nothing more is written or retired
 //! than what was under way. Threads that see the failure have the copy already. Checkpoints synchronise the pool through a file description of their own: the

@@ -1,10 +1,11 @@
 //! The last room of a pool, for work that must not fail for want of it.
 //!
-//! Ordinary allocations cannot use a sixteenth of what the pool may grow to, up to 4 MiB. Work that undoes what a full pool has stopped halfway may use all of
-//! this reserve; removals may use half ([`Reserve`]). A pool of fewer than 32 slabs has none: it is for tests.
+//! A sixteenth of what the pool may grow to, at most 4 MiB, is closed to ordinary allocations. Work that undoes what a full pool has stopped halfway may use
+//! all of this reserve; removals may use half ([`Reserve`]). A pool of fewer than 32 slabs has none: it is for tests.
 //!
 //! 1. An ordinary allocation leaves the reserve free for blocks of its own size: in free slabs, in what the pool may grow by, and in free blocks of that size.
-//!    So undoing may need blocks of a single size, whichever it is. (Slabs are counted; whether those of a span or a run are neighbours is not checked.)
+//!    So everything that undoing takes may be of one size, whichever it is. (Slabs are counted; whether those of a span or a run are neighbours is not
+//!    checked.)
 //! 2. While fewer slabs are free than that, no thread takes blocks into its cache, and freed blocks go back to the heap, so caches give no thread more than it
 //!    is entitled to. Work that frees a block for each one that it takes, as a tree does when it replaces a leaf, can therefore go on for ever, whatever others
 //!    allocate meanwhile.
@@ -80,7 +81,7 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// Number of slabs that the pool may grow by or has free, counted no further than `enough`.
+    /// Number of slabs that the pool may grow by, plus those that are free if that is not `enough`.
     fn slabs_left(&self, enough: usize) -> usize {
         let growth = self.size_max().saturating_sub(self.length()) / self.alloc.slab_size();
         if growth >= enough { growth } else { growth + self.alloc.heap.free_slabs() }

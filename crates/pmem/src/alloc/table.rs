@@ -19,8 +19,7 @@ pub(super) enum Use {
     Blocks { class: u8, place: u32, leaves: bool },
     /// It was taken, together with those behind it, and is about to be used: nobody has had any of them since the pool was opened.
     Untouched,
-    /// It is the first of a run of `count` slabs. `is_untouched` if they were taken as [`Use::Untouched`]; runs that were in use when the pool was opened were
-    /// not.
+    /// It is the first of a run of `count` slabs. `is_untouched` if they were taken as [`Use::Untouched`], or were in use when the pool was opened.
     Run { count: u32, is_untouched: bool },
 }
 

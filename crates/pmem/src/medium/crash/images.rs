@@ -424,7 +424,7 @@ impl<'a> Walk<'a> {
 
     /// Notes on which order of stores it depends that a rule is broken.
     fn explain(&mut self, observer: &mut Observer) {
-        // First restore the lines that also break it in an order which a crash may leave.
+        // First, lines with which the rule also breaks in a legal order are put in order.
         for index in self.lines_out_of_order().collect::<Vec<_>>() {
             let (line, now) = (self.images.lines[index].line, self.cut(index));
             let (order, count) = (self.order(line), self.state.log.stores(line).len());
