@@ -177,7 +177,6 @@ pub const RANKED: usize = 56;
 ///
 /// # Panics
 /// If there are fewer keys.
-/// When there are not so many.
 #[inline]
 pub fn ranks(keys: &[u64; RANKED], count: usize) -> [u64; RANKED] {
     assert!(count <= RANKED);
