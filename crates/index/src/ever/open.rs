@@ -201,7 +201,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 previous = Some(key);
             }
             let by_heads = if K::WHOLE { None } else { self.sort_by_heads(number, leaf, occupied) };
-            if by_heads.is_some_and(|sorted| !sorted.slots().eq(placed.iter().map(|placed| placed.slot))) {
+            if by_heads.is_some_and(|(sorted, _)| !sorted.slots().eq(placed.iter().map(|placed| placed.slot))) {
                 return Err(corrupt(off, "a leaf whose heads are in another order than its keys"));
             }
             let known = descriptor.latch().read_idle().ok().and_then(|version| self.known.orders.at(number, version));

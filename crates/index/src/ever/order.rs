@@ -3,7 +3,7 @@
 //! ```text
 //! line 0        version of the latch, or what is none: 0, an even number, or all bits set while it is written
 //!               | numbers of slots + 1 in the order of their keys, a byte each, 0 behind the last
-//! lines 1 to 4  frame: base | bytes to skip and bits to shift, 0 = no heads | a head for each slot, 4 bytes
+//! lines 1 to 4  frame: base | bytes to skip and bits to shift, 0 = no heads | the last 16 of the bytes to skip | a head for each slot, 4 bytes
 //! ```
 //!
 //! An *order* is that of one version of the leaf's latch, which stands beside it; whoever scans the leaf at that version follows it. Three write it:
@@ -33,6 +33,11 @@
 //! A *head* is 32 bits of the key in a slot that counts: the eight bytes behind those that all keys of the range share, less the base, which is what the low
 //! fence has there, and shifted as far as the range takes. So of two heads that differ the lower one is of the lower key, and the leaf is sorted without a look
 //! at a record; if two are equal, their keys are read. Whoever adds a key stores its head before its fingerprint; to replace a value changes none.
+//!
+//! Keys may share more than their range makes them: the last range of all has no end, and the first begins with nothing. So where the frame of the range tells
+//! too little, a leaf has one of its keys: it skips what they share, up to 16 bytes more than all of the range do, but for the last two of those, and has room
+//! beside them for many times as much as they take. A key that does not begin with these bytes has the head 0 or the highest one, as it is below or above them.
+//!
 //! Readers take heads for right if the version of the latch is the same behind: the head of a slot that counts does not change, and a frame is replaced under
 //! the latch alone. (A first frame is also left by who holds the right to append; readers look at heads only if they have seen a frame, which is stored last.)
 //!
@@ -62,6 +67,7 @@ struct Order {
     slots: [AtomicU64; SLOTS_MAX / WORD],
     base: AtomicU64,
     shape: AtomicU64,
+    own: [AtomicU64; 2],
     heads: [AtomicU32; SLOTS_MAX],
 }
 
@@ -112,20 +118,36 @@ impl ByHeads {
     /// Whether these are so many, and differ, and by so much that they will when keys are added between them, too. Then they are in order, and of as many
     /// slots, whoever has put them there.
     pub(super) fn tell_apart(&self, count: usize) -> bool {
-        let words = &self.words[..self.count];
-        self.count == count && count > 0 && words.is_sorted_by(|a, b| a >> 8 < b >> 8) && words[count - 1] - words[0] >= APART << 8
+        self.count == count && tell_apart(self.slots().map(|(head, _)| head))
     }
 }
 
-/// In a leaf with 56 heads of so many bits two are equal once in seven hundred times.
-const APART: u64 = 1 << 20;
+/// Whether heads in this order ascend, and by so much that they will when keys are added between them, too.
+pub(super) fn tell_apart(mut heads: impl Iterator<Item = u32>) -> bool {
+    let Some(first) = heads.next() else { return false };
+    let mut last = first;
+    heads.all(|head| std::mem::replace(&mut last, head) < head) && last - first >= APART
+}
 
-/// How heads follow from keys of a range, all of which begin with the same `skip` bytes.
+/// In a leaf with 56 heads of so many bits two are equal once in seven hundred times.
+const APART: u32 = 1 << 20;
+
+/// How many bytes a frame skips, at most, that its range does not share.
+const OWN_MAX: usize = size_of::<u128>();
+/// How many of those that keys share a frame of them does not skip: where the next ones count on.
+const KEPT: usize = 2;
+/// How many times as much as keys take there is room for on both sides of them.
+const ROOM: u64 = 256;
+
+/// How heads follow from keys of a range, all of which begin with the same `skip` bytes, or are below or above those that do.
 #[derive(Clone, Copy)]
 pub(super) struct Frame {
     base: u64,
     skip: usize,
     shift: u32,
+    /// How many of the bytes to skip, the last of them, are not those of all keys of the range; and these.
+    own: usize,
+    prefix: u128,
 }
 
 impl Frame {
@@ -134,14 +156,29 @@ impl Frame {
         let skip = low.shared_up_to(high);
         let base = low.head(skip);
         let span = high.map_or(u64::MAX, |high| high.head(skip)).wrapping_sub(base);
-        Self { base, skip, shift: (u64::BITS - span.leading_zeros()).saturating_sub(u32::BITS) }
+        Self { base, skip, shift: shift_of(span), own: 0, prefix: 0 }
+    }
+
+    /// One for keys of a range from `first` to `last`, and others beside them.
+    pub(super) fn around<K: Key + ?Sized>(low: &K, high: Option<&K>, first: &K, last: &K) -> Self {
+        let of_all = low.shared_up_to(high);
+        // A key alone is like the others but for its last byte.
+        let shared = first.shared(last).min(last.bytes().len().saturating_sub(1));
+        let skip = shared.saturating_sub(KEPT).clamp(of_all, of_all + OWN_MAX);
+        // One in the byte in which they differ, if that is among the eight.
+        let unit = 1 << (7 - shared.saturating_sub(skip).min(7)) * 8;
+        let [from, to] = [first, last].map(|key| key.head(skip));
+        let room = to.saturating_sub(from).max(unit).saturating_mul(ROOM);
+        let base = from.saturating_sub(room);
+        let own = skip - of_all;
+        Self { base, skip, shift: shift_of(to.saturating_add(room).saturating_sub(base)), own, prefix: own_of(last, skip, own) }
     }
 
     pub(super) fn skip(self) -> usize {
         self.skip
     }
 
-    /// The head of a key, from the eight bytes behind `skip`, as [`Key::head`] has them.
+    /// The head of a key that begins as all do, from the eight bytes behind `skip`, as [`Key::head`] has them.
     #[inline(always)]
     pub(super) fn head(self, bytes: u64) -> u32 {
         u32::try_from(bytes.saturating_sub(self.base) >> self.shift).unwrap_or(u32::MAX)
@@ -149,8 +186,27 @@ impl Frame {
 
     #[inline(always)]
     pub(super) fn head_of<K: Key + ?Sized>(self, key: &K) -> u32 {
+        if self.own > 0 {
+            match own_of(key, self.skip, self.own).cmp(&self.prefix) {
+                std::cmp::Ordering::Less => return 0,
+                std::cmp::Ordering::Greater => return u32::MAX,
+                std::cmp::Ordering::Equal => {}
+            }
+        }
         self.head(key.head(self.skip))
     }
+}
+
+/// By how many bits what is up to `span` is shifted to become a head.
+fn shift_of(span: u64) -> u32 {
+    (u64::BITS - span.leading_zeros()).saturating_sub(u32::BITS)
+}
+
+/// The last `own` of the first `skip` bytes of a key, which order as the keys do; what a key is too short for is 0, as in its head.
+#[inline(always)]
+fn own_of<K: Key + ?Sized>(key: &K, skip: usize, own: usize) -> u128 {
+    let [upper, lower] = [skip - own, skip - own + WORD].map(|from| u128::from(key.head(from)));
+    (upper << u64::BITS | lower).checked_shr(((OWN_MAX - own) * 8) as u32).unwrap_or(0)
 }
 
 /// Where the order of a leaf is.
@@ -306,7 +362,9 @@ impl Orders {
         let order = self.0.get_or_make(place(leaf));
         heads.for_each(|(slot, head)| order.heads[slot].store(head, Release));
         order.base.store(frame.base, Relaxed);
-        order.shape.store((frame.skip as u64) << 8 | u64::from(frame.shift) << 1 | 1, Release);
+        order.own[0].store((frame.prefix >> u64::BITS) as u64, Relaxed);
+        order.own[1].store(frame.prefix as u64, Relaxed);
+        order.shape.store((frame.skip as u64) << 16 | (frame.own as u64) << 8 | u64::from(frame.shift) << 1 | 1, Release);
     }
 
     /// Forgets the heads of a leaf that is latched, or that does not live yet.
@@ -362,7 +420,11 @@ impl Order {
     #[inline(always)]
     fn frame(&self) -> Option<Frame> {
         let shape = self.shape.load(Relaxed);
-        (shape != 0).then(|| Frame { base: self.base.load(Relaxed), skip: (shape >> 8) as usize, shift: (shape >> 1) as u32 & 0x7f })
+        (shape != 0).then(|| {
+            let [upper, lower] = self.own.each_ref().map(|word| u128::from(word.load(Relaxed)));
+            let (skip, own, shift) = ((shape >> 16) as usize, (shape >> 8) as usize & 0xff, (shape >> 1) as u32 & 0x7f);
+            Frame { base: self.base.load(Relaxed), skip, shift, own, prefix: upper << u64::BITS | lower }
+        })
     }
 }
 
@@ -412,7 +474,7 @@ mod tests {
     #[test]
     fn an_order_follows_what_is_added_and_removed() {
         let orders = Orders::default();
-        let frame = Frame { base: 0, skip: 0, shift: 0 };
+        let frame = Frame { base: 0, skip: 0, shift: 0, own: 0, prefix: 0 };
         let key = |head: u32| u64::from(head).to_be_bytes();
         let at = |version| orders.at(leaf(5), version).map(|order| order.slots().collect::<Vec<_>>());
         let mut state = 1_u64;
@@ -479,7 +541,7 @@ mod tests {
     #[test]
     fn who_holds_a_leaf_and_who_has_sorted_it_agree() {
         let (orders, latch) = (Orders::default(), AtomicU64::new(1));
-        orders.set(leaf(0), Frame { base: 0, skip: 0, shift: 0 }, (0..SLOTS_MAX).map(|slot| (slot, slot as u32)));
+        orders.set(leaf(0), Frame { base: 0, skip: 0, shift: 0, own: 0, prefix: 0 }, (0..SLOTS_MAX).map(|slot| (slot, slot as u32)));
         // At each other version one slot less.
         let missing = |version: u64| (version / 16) as usize % SLOTS_MAX;
         let slots = |version: u64| (0..SLOTS_MAX).filter(move |slot| (version / 8).is_multiple_of(2) || *slot != missing(version));
@@ -543,7 +605,13 @@ mod tests {
             }
             let high = keys.pop().filter(|_| round % 3 > 0);
             let low = keys.remove(0);
-            let frame = Frame::new(&low[..], high.as_deref());
+            // That of the range, or one of some of the keys, or of one of them.
+            let some = [random(keys.len()), random(keys.len())];
+            let [first, last] = [some[0].min(some[1]), some[0].max(some[1])].map(|at| &keys[at][..]);
+            let frame = match round % 2 {
+                0 => Frame::new(&low[..], high.as_deref()),
+                _ => Frame::around(&low[..], high.as_deref(), first, last),
+            };
             let heads: Vec<u32> = keys.iter().map(|key| frame.head_of(&key[..])).collect();
             assert!(heads.is_sorted(), "{low:?} {keys:?} {high:?} {heads:?}");
             // In slots of a leaf: half of them there when it was framed, the others added.
@@ -579,5 +647,19 @@ mod tests {
         let frame = Frame::new(&low[..], Some(&high[..]));
         let heads: Vec<u32> = keys(100).map(|key| frame.head_of(&key[..])).collect();
         assert!(heads.windows(2).all(|pair| pair[1] - pair[0] > 1 << 23), "a hundred keys, as far apart as 32 bits have them: {heads:?}");
+    }
+
+    /// Of a range that makes them share nothing, they tell as well as if it did; and so are others told that follow them.
+    #[test]
+    fn what_keys_share_costs_no_bit() {
+        let key = |at: u32| format!("application:user:{at:010}").into_bytes();
+        for (first, last) in [(1, 1), (1, 56), (40, 95), (70, 125), (970, 1025)] {
+            let frame = Frame::around(&b""[..], None, &key(first), &key(last));
+            let heads: Vec<u32> = (first..=last + 56).map(|at| frame.head_of(&key(at)[..])).collect();
+            let told = heads.windows(2).filter(|pair| pair[0] < pair[1]).count();
+            assert!(told * 2 > heads.len() && (first == last || told + 1 == heads.len()), "{first} to {last}: {heads:?}");
+            let others = [&b""[..], b"a", b"application:user9", b"application:user:1", b"b"].map(|key| frame.head_of(key));
+            assert_eq!(others, [0, 0, 0, u32::MAX, u32::MAX]);
+        }
     }
 }
