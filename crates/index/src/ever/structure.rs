@@ -90,7 +90,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let key_of = |at: usize| {
             let key = leaf::read::<K, M>(&self.pool, &placed[at].entry)?;
             // The others are where they belong, whatever has become of their records.
-            match frame.is_some_and(|frame| u64::from(frame.head_of(key.borrow())) != placed[at].entry.head) {
+            match frame.as_ref().is_some_and(|frame| u64::from(frame.head_of(key.borrow())) != placed[at].entry.head) {
                 true => Err(damaged("a leaf with a record of which the key has changed")),
                 false => Ok(key),
             }
@@ -129,12 +129,13 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             Ok::<_, Error>(frame)
         };
         let left = if frame.is_none() { Some(frame_anew(fences.low.borrow(), Some(separator), lower)?) } else { None };
+        let is_kept = frame.is_some();
         let right = match frame {
             _ if upper.is_empty() => Frame::around(separator, high, leaf::read::<K, M>(&self.pool, &placed[0].entry)?.borrow(), key),
             Some(whole) => whole,
             None => frame_anew(separator, high, upper)?,
         };
-        if frame.is_some() {
+        if is_kept {
             placed.iter().for_each(|placed| by_slot[placed.slot] = placed.entry.head as u32);
         }
         Ok(Heads { by_slot, right, left })
@@ -144,19 +145,20 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     /// little. All keys are read.
     #[expect(clippy::type_complexity, reason = "two things that belong together for a moment")]
     pub(super) fn frame_of(&self, low: &K, high: Option<&K>, placed: &[Placed]) -> Result<(Frame, Vec<(usize, u32)>), Error> {
-        let heads = |frame: Frame| {
+        let heads = |frame: &Frame| {
             let head = |Placed { entry, slot }: &Placed| Ok((*slot, frame.head(K::rehead(&self.pool, frame.skip(), entry.head, entry.value)?)));
             placed.iter().map(head).collect::<Result<Vec<_>, Error>>()
         };
         let range = Frame::new(low, high);
-        let of_range = (range, heads(range)?);
+        let heads_of_range = heads(&range)?;
+        let of_range = (range, heads_of_range);
         let (Some(first), Some(last)) = (placed.first(), placed.last()) else { return Ok(of_range) };
         if tell_apart(of_range.1.iter().map(|(_, head)| *head)) || high.is_some() && placed.len() == 1 {
             return Ok(of_range);
         }
         let [first, last] = [first, last].map(|placed| leaf::read::<K, M>(&self.pool, &placed.entry));
         let around = Frame::around(low, high, first?.borrow(), last?.borrow());
-        let of_keys = heads(around)?;
+        let of_keys = heads(&around)?;
         Ok(if differ(&of_keys) { (around, of_keys) } else { of_range })
     }
 
@@ -202,7 +204,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         if let Some(Heads { by_slot, right: frame, .. }) = &heads {
             let slots = built.slots.iter().map(|slot| usize::from(*slot));
             let heads = moving.iter().map(|placed| by_slot[placed.slot]).chain(goes_right.then(|| frame.head_of(key)));
-            orders.set(right.number, *frame, slots.clone().zip(heads));
+            orders.set(right.number, frame, slots.clone().zip(heads));
             // The version at which the leaf will be found.
             if let Ok(version) = new.latch().try_read() {
                 // What is pending was built last.
@@ -225,7 +227,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let lock = lock.expect("the router has begun");
         descriptor.clear(moved);
         if let Some(Heads { by_slot, left: Some(frame), .. }) = &heads {
-            orders.set(way.leaf, *frame, each(occupied & !moved).map(|slot| (slot, by_slot[slot])));
+            orders.set(way.leaf, frame, each(occupied & !moved).map(|slot| (slot, by_slot[slot])));
         }
         // Step 4.
         let appending = lock.append();
