@@ -178,7 +178,7 @@ impl Frame {
         let shared = first.shared(last).min(last.bytes().len().saturating_sub(2));
         let skip = shared.saturating_sub(KEPT).max(of_all);
         // One in the byte in which they differ, if that is among the eight.
-        let unit = 1 << (7 - shared.saturating_sub(skip).min(7)) * 8;
+        let unit = 1 << ((7 - shared.saturating_sub(skip).min(7)) * 8);
         let [from, to] = [first, last].map(|key| key.head(skip));
         let room = to.saturating_sub(from).max(unit).saturating_mul(ROOM);
         let base = from.saturating_sub(room);

@@ -143,7 +143,6 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     /// The frame for these entries of a leaf, in the order of their keys, and their heads by slots: that of its range, or one of the keys if that tells too
     /// little. All keys are read.
-    #[expect(clippy::type_complexity, reason = "two things that belong together for a moment")]
     pub(super) fn frame_of(&self, low: &K, high: Option<&K>, placed: &[Placed]) -> Result<(Frame, Vec<(usize, u32)>), Error> {
         let heads = |frame: &Frame| {
             let head = |Placed { entry, slot }: &Placed| Ok((*slot, frame.head(K::rehead(&self.pool, frame.skip(), entry.head, entry.value)?)));
