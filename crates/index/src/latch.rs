@@ -254,8 +254,8 @@ impl Latch {
         self.lock_from(self.try_read()?)
     }
 
-    /// Locks if nobody holds the lock or appends at this moment, within a transaction of the processor: what others see of it, they see together with all else that is
-    /// stored there.
+    /// Locks if nobody holds the lock or appends at this moment, within a transaction of the processor: what others see of it, they see together with all else
+    /// that is stored there.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn lock_within(&self) -> Result<Locked<'_>, Restart> {
