@@ -293,6 +293,16 @@ pub fn rest() {
     }
 }
 
+/// A round of a loop that has rested for long: the other thread waits for a device, most likely, and nobody else needs the processor.
+#[inline(always)]
+#[track_caller]
+pub fn sleep() {
+    match is_scheduled() {
+        true => ask(Step::Wait),
+        false => std::thread::sleep(std::time::Duration::from_micros(50)),
+    }
+}
+
 /// Takes what another thread may have, by `wait`; under a scheduler, by trying.
 #[inline(always)]
 #[track_caller]
