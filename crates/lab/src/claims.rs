@@ -1,10 +1,10 @@
-//! What the papers say, and whether it holds here.
+//! The claims of the papers, and whether they hold here.
 //!
-//! Every quantitative claim of the papers is a row of `table.rs`, with what it takes to judge it: the systems it speaks of, the experiments, and a rule. A row
-//! whose systems are not in the registry is listed as not yet possible, by their names; none is left out.
+//! Every quantitative claim of the papers is a row of `table.rs`, with what is needed to judge it: the systems it is about, the experiments, and a rule. A row
+//! whose systems are not in the registry is listed as not yet possible, with their names; none is left out.
 //!
-//! Counts do not depend on the machine: they agree if they are within a tenth. Times do, and the memory here is DRAM: ratios agree if they are off what the
-//! paper found by no more than a quarter of it, and no more than half of what that is off 1. Where the rounds of a run do not tell, nothing is said: see
+//! Counts do not depend on the machine: they agree if they are within a tenth. Times do, and the memory here is DRAM: ratios agree if they differ from the
+//! paper's by at most a quarter of it, and by at most half of its distance from 1. Where the rounds of a run are inconclusive, the claim is not judged: see
 //! `evidence.rs`.
 
 mod evidence;
@@ -18,7 +18,7 @@ use crate::Error;
 use crate::result::{Claim, Results, Verdict};
 use evidence::{Evidence, Judgement, What};
 
-/// How far a count may be off.
+/// Tolerance of a count.
 const COUNT_TOLERANCE: f64 = 0.1;
 /// How far a ratio of times may be off.
 const TIME_TOLERANCE: f64 = 0.25;

@@ -1,4 +1,4 @@
-//! The showing half of the lab: from a result file to pictures, and to one page with all of them.
+//! The reporting half of the lab: from a result file to pictures, and to one page with all of them.
 //!
 //! ```text
 //! DIRECTORY/report.html          everything, in one file that needs nothing else
