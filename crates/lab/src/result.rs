@@ -148,7 +148,7 @@ pub mod metric {
     pub const REBUILDS: &str = "rebuilds";
     /// Size of the inner nodes built by the first rebuild: `B`.
     pub const FIRST_REBUILD: &str = "first rebuild";
-    /// The same for the last rebuild: `B`.
+    /// The same as [`FIRST_REBUILD`], for the last rebuild: `B`.
     pub const LAST_REBUILD: &str = "last rebuild";
     /// Time of the last rebuild, divided by the leaves under the nodes that it built: `ns`.
     pub const REBUILD_PER_LEAF: &str = "last rebuild per leaf";
