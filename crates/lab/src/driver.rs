@@ -229,7 +229,7 @@ impl Place {
     }
 }
 
-/// A directory in memory, if the system has one.
+/// A directory in memory, if the system has one, or else the one for temporary files.
 pub fn memory_directory() -> PathBuf {
     let shared = Path::new("/dev/shm");
     if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() }

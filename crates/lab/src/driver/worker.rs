@@ -20,7 +20,7 @@ use std::hint::black_box;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
-/// Maximum operations of a block; their keys and values should stay in the nearest cache.
+/// Maximum operations of a block, and bytes of their keys and values, which should stay in the nearest cache.
 const BLOCK: usize = 256;
 const BLOCK_BYTES: usize = 16 << 10;
 
