@@ -1,16 +1,16 @@
-//! Bf-Tree in memory. It takes entries up to a size that is set when it is created, and its scans copy each entry.
+//! Bf-Tree in memory. Its maximum entry size is set when it is created, and its scans copy each entry.
 
 use crate::embedded::{Durability, Embedded, Engine, Result, VOLATILE};
 use bf_tree::{BfTree, Config, LeafInsertResult, LeafReadResult, ScanReturnField};
 use everleaf_lab::{Setting, System, Visit};
 use std::path::Path;
 
-/// Sizes of its buffer, a power of two: room for twice the data within these.
+/// Limits of its buffer size, a power of two: twice the data, within these.
 const BUFFER_MIN: u64 = 32 << 20;
 const BUFFER_MAX: u64 = 4 << 30;
-/// Keys may not be longer than it has been told.
+/// Minimum for its maximum key size.
 const KEY_MIN: usize = 16;
-/// Size of its pages as it chooses them; larger ones only for larger entries.
+/// Its default page size; larger pages only for larger entries.
 const PAGE: usize = 4096;
 const PAGE_MAX: usize = 32 << 10;
 

@@ -1,4 +1,4 @@
-//! congee, an adaptive radix tree in memory. Its keys and values are words; it has no scan without an end, so one asks for pieces.
+//! congee, an adaptive radix tree in memory. Its keys and values are words; it has no unbounded scan, so a scan requests pieces.
 
 use crate::embedded::{Durability, Embedded, Engine, Result, VOLATILE};
 use congee::{U64Congee, epoch};
@@ -6,7 +6,7 @@ use everleaf_lab::plan::KeyKind;
 use everleaf_lab::{Capabilities, Setting, System, Visit};
 use std::path::Path;
 
-/// Entries that a scan asks for at once.
+/// Entries requested at once by a scan.
 const PIECE: usize = 128;
 
 pub(crate) struct Art(U64Congee<usize>);

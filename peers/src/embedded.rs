@@ -1,8 +1,8 @@
-//! Engines within the process: what they have in common as systems of the lab.
+//! Engines within the process: their common part as systems of the lab.
 //!
-//! An engine is a few functions over bytes ([`Engine`]); this file makes a [`System`] of it. An engine in files is opened in the directory it is given. What a
-//! crash of the process leaves is what the file system has at that moment, so a crash is a copy of the directory, taken while the engine is running, and
-//! opened in its place: nothing that the engine has not yet handed over is in it.
+//! An engine is a few functions over bytes ([`Engine`]); this file makes a [`System`] of it. An engine with files opens them in the given directory. A crash of
+//! the process leaves what the file system has at that moment. So a crash is simulated by copying the directory while the engine is running, and opening the
+//! copy in its place: it has nothing that the engine has not yet passed to the system.
 
 use everleaf_lab::{Capabilities, Error, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit};
 use std::fs;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// What an engine does, or why not.
+/// Result of an engine's operation.
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// When writes of an engine reach the device.
@@ -20,7 +20,7 @@ pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + S
 pub(crate) enum Durability {
     /// Before the call returns.
     Each,
-    /// Some time later; until then they are in memory that outlives the process, stored there without a call of the system.
+    /// Some time later; until then they are in memory that outlives the process, stored there without a system call.
     Mapped,
     /// Some time later, or never.
     Later,
@@ -34,16 +34,16 @@ pub(crate) trait Engine: Send + Sync + Sized + 'static {
     /// Sets the value of a key, present or not.
     fn put(&self, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// Appends the value of a key to `value`; whether it is there.
+    /// Appends the value of a key to `value`. Returns whether the key exists.
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
 
-    /// Removes a key; whether it was there. Engines that remove without looking say yes.
+    /// Removes a key. Returns whether it existed; engines that remove blindly return true.
     fn delete(&self, key: &[u8]) -> Result<bool>;
 
     /// Visits entries in order, from a key on.
     fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<()>;
 
-    /// Sets several keys by the engine's own operation for that, if it has one.
+    /// Sets several keys by the engine's own batch operation, if it has one.
     fn put_many(&self, entries: &[(&[u8], &[u8])]) -> Result<()> {
         entries.iter().try_for_each(|(key, value)| self.put(key, value))
     }
@@ -65,11 +65,11 @@ impl<E> Embedded<E> {
     }
 }
 
-/// What most engines in files can do.
+/// Capabilities of most engines with files.
 pub(crate) const PERSISTENT: Capabilities =
     Capabilities { scans: true, persistent: true, threads: true, any_size: true, needs_files: true, ..Capabilities::NONE };
 
-/// What most maps in memory can do.
+/// Capabilities of most maps in memory.
 pub(crate) const VOLATILE: Capabilities = Capabilities { persistent: false, alone: true, needs_files: false, ..PERSISTENT };
 
 impl<E: Engine> System for Embedded<E> {
@@ -105,7 +105,7 @@ impl<E: Engine> System for Embedded<E> {
     }
 }
 
-/// An open engine, and where its data are, if it has files.
+/// An open engine, and the location of its data, if it has files.
 struct Running<E> {
     engine: E,
     name: &'static str,
@@ -113,7 +113,7 @@ struct Running<E> {
     is_persistent: bool,
     setting: Setting,
     data: PathBuf,
-    /// How often it has crashed.
+    /// How many times it has crashed.
     life: u32,
 }
 
@@ -182,20 +182,20 @@ impl<E: Engine> Handle for Using<'_, E> {
     }
 }
 
-/// Bytes that the files of a directory take on the device.
+/// Bytes that the files in a directory occupy on the device.
 fn size_of(directory: &Path) -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt;
     let mut bytes = 0;
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
-        // A file that an engine has just removed takes nothing.
+        // A file that an engine has just removed occupies nothing.
         let Ok(metadata) = entry.metadata() else { continue };
         bytes += if metadata.is_dir() { size_of(&entry.path())? } else { metadata.blocks() * 512 };
     }
     Ok(bytes)
 }
 
-/// By `cp`, which leaves holes out: LMDB's file may be nothing else for nearly all of 64 GiB.
+/// By `cp`, which keeps holes: nearly all of LMDB's 64 GiB file may be holes.
 fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
     let status = Command::new("cp").arg("-r").arg(from).arg(to).status()?;
     if status.success() { Ok(()) } else { Err(io::Error::other(format!("cp: {status}"))) }

@@ -11,7 +11,7 @@ pub(crate) struct Fjall {
     sync: Durability,
 }
 
-/// fjall with its journal synchronised at each write, and as it is by default.
+/// fjall with its journal synchronised at each write, and with its defaults.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
     vec![
         Box::new(Embedded::<Fjall>::new(

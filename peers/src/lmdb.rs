@@ -1,4 +1,4 @@
-//! LMDB, by heed: one transaction for each operation.
+//! LMDB, through heed: one transaction for each operation.
 
 use crate::embedded::{Durability, Embedded, Engine, PERSISTENT, Result};
 use everleaf_lab::{Setting, System, Visit};
@@ -7,7 +7,7 @@ use heed::{Database, Env, EnvFlags, EnvOpenOptions};
 use std::ops::Bound;
 use std::path::Path;
 
-/// The address space that a file may grow into.
+/// The address space into which a file may grow.
 const MAP_SIZE: usize = 64 << 30;
 
 pub(crate) struct Lmdb {
@@ -15,7 +15,7 @@ pub(crate) struct Lmdb {
     data: Database<Bytes, Bytes>,
 }
 
-/// LMDB as it is by default, without waiting for the device, and without a call of the system at a commit.
+/// LMDB with its defaults, without waiting for the device, and without a system call at a commit.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
     vec![
         Box::new(Embedded::<Lmdb>::new("lmdb-durable", "LMDB, synchronised at each commit", "each commit: fdatasync", Durability::Each, PERSISTENT)),

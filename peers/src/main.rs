@@ -5,7 +5,7 @@
 //! everleaf-peers lab run --systems store,lmdb-durable,redb-durable,btreemap --workload ycsb-a,ycsb-b --output peers.jsonl
 //! ```
 //!
-//! All of them do the same work in the same run, in turns, on one driver, and the lines of JSON are those that `everleaf lab report` draws.
+//! All of them do the same work in the same run, in turns, on one driver; `everleaf lab report` draws the lines of JSON.
 
 #![deny(unsafe_code)]
 
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Sets `stop` when the program is asked to end, and ends it when it is asked again.
+/// Sets `stop` on the first request to end, and ends the program on the second.
 fn listen(stop: &Arc<AtomicBool>) -> Result<(), Error> {
     for signal in [SIGINT, SIGTERM] {
         flag::register_conditional_shutdown(signal, 128 + signal, stop.clone())

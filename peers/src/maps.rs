@@ -1,6 +1,6 @@
-//! Maps in memory that take any key: the standard library's behind a lock, and the skip list of crossbeam.
+//! Maps in memory that accept any key: the standard library's behind a lock, and crossbeam's skip list.
 //!
-//! Keys and values of 8 bytes are kept as integers, as somebody would who has integers; all others as bytes.
+//! Keys and values of 8 bytes are stored as integers, as a program with integers would do; all others as bytes.
 
 use crate::embedded::{Durability, Embedded, Engine, Result, VOLATILE};
 use crossbeam_skiplist::SkipMap;
@@ -14,9 +14,9 @@ use std::path::Path;
 
 type Bytes = Box<[u8]>;
 
-/// A key or a value, as it is kept.
+/// A key or a value, as it is stored.
 trait Cell: Ord + Clone + Send + Sync + Borrow<Self::Lent> + 'static {
-    /// As which it can be looked for: bytes are not copied for that.
+    /// The type for lookups: they do not copy bytes.
     type Lent: Ord + ?Sized;
 
     fn of(bytes: &[u8]) -> Self;
@@ -47,7 +47,7 @@ impl Cell for Bytes {
     }
 }
 
-/// What both maps can do with cells of one kind.
+/// The operations of both maps with cells of one kind.
 trait Map<C: Cell>: Default + Send + Sync + 'static {
     fn put(&self, key: C, value: C);
     fn get(&self, key: &C::Lent, found: impl FnOnce(&C)) -> bool;

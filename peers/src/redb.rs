@@ -12,7 +12,7 @@ pub(crate) struct Redb {
     commit: Commit,
 }
 
-/// redb as it is by default, and with commits that wait for the next durable one.
+/// redb with its defaults, and with commits that wait for the next durable one.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
     vec![
         Box::new(Embedded::<Redb>::new("redb-durable", "redb, synchronised at each commit", "each commit: fsync", Durability::Each, PERSISTENT)),

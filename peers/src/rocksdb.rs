@@ -10,7 +10,7 @@ pub(crate) struct Rocks {
     sync: Durability,
 }
 
-/// RocksDB with its log synchronised at each write, and as it is by default.
+/// RocksDB with its log synchronised at each write, and with its defaults.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
     vec![
         Box::new(Embedded::<Rocks>::new(
@@ -61,7 +61,7 @@ impl Engine for Rocks {
     }
 
     fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> Result<()> {
-        // The other iterator makes copies of each key and value.
+        // The other iterator copies each key and value.
         let mut raw = self.database.raw_iterator();
         raw.seek(from);
         while let (Some(key), Some(value)) = (raw.key(), raw.value()) {
@@ -70,7 +70,7 @@ impl Engine for Rocks {
             }
             raw.next();
         }
-        // It is valid no more at the end, and where it has failed.
+        // It becomes invalid at the end, and after a failure.
         Ok(raw.status()?)
     }
 

@@ -1,7 +1,7 @@
-//! Servers of their own: redis-server, valkey-server, memcached. Each instance starts one on a free port of this machine, with its data in a directory of its
-//! own, and ends it by its process id. Each handle is a connection; batches are pipelines.
+//! Separate server programs: redis-server, valkey-server, memcached. Each instance starts one on a free local port, with its data in its own directory, and
+//! ends it by its process id. Each handle is a connection; batches are pipelines.
 //!
-//! A crash is `kill -9`, after which the server is started again on the same directory; it is back when it answers.
+//! A crash is `kill -9`, after which the server is restarted on the same directory. It has recovered when it answers.
 
 use everleaf_lab::machine::is_installed;
 use everleaf_lab::{Capabilities, Error, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit};
@@ -15,11 +15,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long a server may take to answer first, or to end.
+/// How long a server may take to give its first answer, or to end.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Bytes of its log that are told when it fails.
+/// Bytes of its log that are reported when it fails.
 const LOG_END: usize = 1000;
-/// How often it is asked.
+/// The interval of checks.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// How keys and values get to a server.
@@ -38,11 +38,11 @@ struct Servers {
     durability: &'static str,
     /// `appendonly` and `appendfsync` of Redis.
     append: Option<&'static str>,
-    /// What its program says that it is.
+    /// The version that its program reports.
     version: OnceLock<String>,
 }
 
-/// Those servers whose programs are installed.
+/// The servers whose programs are installed.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
     let redis = |name, program, summary, durability, append| {
         let (protocol, version) = (Protocol::Redis, OnceLock::new());
@@ -94,7 +94,7 @@ impl System for Servers {
         Capabilities { persistent: self.append.is_some(), threads, any_size, by_requests, needs_files, ..Capabilities::NONE }
     }
 
-    /// With the version of the server, so that a result tells which one it was.
+    /// Includes the version of the server, so that results name it.
     fn durability(&self, _setting: &Setting) -> String {
         format!("{}; {}", self.durability, self.version.get_or_init(|| version(self.program)))
     }
@@ -108,14 +108,14 @@ impl System for Servers {
     }
 }
 
-/// The first line of what a program says of its version.
+/// The first line of a program's version output.
 fn version(program: &str) -> String {
     let said = Command::new(program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output().map(|output| output.stdout).unwrap_or_default();
     String::from_utf8_lossy(&said).lines().next().unwrap_or("of an unknown version").trim().to_owned()
 }
 
-/// A command whose program ends with this one, however that ends: by a second Ctrl-C, a terminal that is closed, `kill -9`. Without `setpriv`, which Debian's
-/// util-linux has, only as [`Server`] says.
+/// A command whose program ends with this one, even after a second Ctrl-C, a closed terminal, or `kill -9`. Without `setpriv`, which Debian's util-linux has,
+/// it ends only as [`Server`] says.
 fn bound(program: &str) -> Command {
     if !is_installed("setpriv") {
         return Command::new(program);
@@ -125,14 +125,14 @@ fn bound(program: &str) -> Command {
     command
 }
 
-/// What a server has written last; its directory goes with the instance.
+/// The end of a server's log; its directory is removed with the instance.
 fn end_of(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
     let end = String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_END)..]).trim().to_owned();
     if end.is_empty() { "it has said nothing".into() } else { format!("it said last: {end}") }
 }
 
-/// All that is needed to start a server, and to start it again.
+/// Everything needed to start and restart a server.
 struct Launch {
     name: &'static str,
     program: &'static str,
@@ -144,7 +144,7 @@ struct Launch {
     value_bytes: u32,
 }
 
-/// A server that answers. It ends with this.
+/// A server that answers. Dropping this ends it.
 struct Server {
     process: Child,
     port: u16,
@@ -152,7 +152,7 @@ struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself; there is nobody to tell.
+        // It may have ended by itself; the error does not matter.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -165,7 +165,7 @@ impl Launch {
 
     /// Starts the server, and waits until it answers.
     fn start(&self) -> Result<Server, Error> {
-        // The port is free when it is chosen. If somebody takes it before the server does, the server ends, and that is told.
+        // The port is free when it is chosen. If another program takes it first, the server ends, and that is reported.
         let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).map_err(|error| self.failed(error))?.port();
         let log_path = self.home.join("server.log");
         let written = |source| Error::io("write", &log_path, source);
@@ -180,14 +180,14 @@ impl Launch {
                 command.arg("--dir").arg(&self.home);
             }
             Protocol::Memcached => {
-                // Room for twice the data: it throws away what does not fit, or with -M, says so.
+                // Room for twice the data: it evicts what does not fit, or, with -M, reports an error.
                 let megabytes = 128 + (self.keys_max.saturating_mul(2 * (u64::from(self.value_bytes) + 160)) >> 20);
                 command.args(["-l", "127.0.0.1", "-U", "0", "-M", "-p", &port.to_string(), "-m", &megabytes.to_string(), "-t", &self.threads.to_string()]);
-                // It does not run as the superuser unless it is told to.
+                // It runs as root only if told to.
                 command.args(["-u", "root"]);
             }
         }
-        // Ctrl-C in a terminal is for the lab alone: it still asks this server for what its operation is waiting for.
+        // Ctrl-C in a terminal must reach only the lab: its current operation still needs this server.
         command.current_dir(&self.home).stdin(Stdio::null()).stdout(output).stderr(log).process_group(0);
         let process = command.spawn().map_err(|source| Error::Io { action: format!("start {}", self.program), source })?;
         let mut server = Server { process, port };
@@ -251,7 +251,7 @@ impl Instance for Running {
             let address = ConnectionAddr::Tcp("127.0.0.1".into(), server.port).into_connection_info();
             let client = address.and_then(redis::Client::open).map_err(|error| launch.failed(error))?;
             let mut connection = client.get_connection().map_err(|error| launch.failed(error))?;
-            // It answers by ending.
+            // Its answer is to end.
             let _ = redis::cmd("SHUTDOWN").query::<()>(&mut connection);
             let start = Instant::now();
             while server.process.try_wait().map_err(|error| launch.failed(error))?.is_none() {
@@ -269,7 +269,7 @@ impl Instance for Running {
     }
 }
 
-/// A connection by the protocol of Redis.
+/// A connection with Redis's protocol.
 struct Redis {
     connection: Connection,
     name: &'static str,
@@ -324,7 +324,7 @@ impl Handle for Redis {
     }
 }
 
-/// A connection by the text protocol of memcached: each request is written at once, and each answer read through one buffer.
+/// A connection with memcached's text protocol: each request is written at once, and each answer is read through one buffer.
 struct Memcached {
     socket: TcpStream,
     reader: BufReader<TcpStream>,
@@ -333,7 +333,7 @@ struct Memcached {
     name: &'static str,
 }
 
-/// Requests of a pipeline that are sent before their answers are read: fewer than fill the buffers of a socket.
+/// Requests of a pipeline sent before their answers are read: too few to fill a socket's buffers.
 const PIPELINE: usize = 256;
 
 impl Memcached {
@@ -349,7 +349,7 @@ impl Memcached {
         move |error| Error::system(name, error)
     }
 
-    /// Appends a blank and a key, in hexadecimal: it takes no blanks and no control characters in keys.
+    /// Appends a blank and a key, in hexadecimal: memcached's keys may not contain blanks or control characters.
     fn add_key(&mut self, key: &[u8]) {
         self.request.push(b' ');
         for byte in key {
@@ -380,13 +380,13 @@ impl Memcached {
         std::str::from_utf8(line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
-    /// Reads an answer that must be one of these two; whether it is the first.
+    /// Reads an answer that must be one of these two. Returns whether it is the first.
     fn expect(&mut self, [yes, no]: [&str; 2]) -> io::Result<bool> {
         let line = self.read_line()?;
         if line == yes || line == no { Ok(line == yes) } else { Err(unexpected(line)) }
     }
 
-    /// Asks for values, and calls `found` with each that is there and its place, in order.
+    /// Asks for values, and calls `found` with each existing one and its position, in order.
     fn ask(&mut self, keys: &[&[u8]], mut found: impl FnMut(usize, &mut dyn Read, usize) -> io::Result<()>) -> io::Result<()> {
         for (first, keys) in keys.chunks(PIPELINE).enumerate() {
             self.request.extend_from_slice(b"get");
@@ -408,7 +408,7 @@ impl Memcached {
                 let (Some("VALUE"), Some(key), Some(_), Some(size)) = (words.next(), words.next(), words.next(), words.next()) else {
                     return Err(unexpected(line));
                 };
-                // Those that are not there are left out.
+                // Missing keys are left out.
                 let size: usize = size.parse().map_err(|_| unexpected(line))?;
                 while place < keys.len() && request[ends[place] + 1..ends[place + 1]] != *key.as_bytes() {
                     place += 1;
@@ -481,7 +481,7 @@ impl Handle for Memcached {
             entries.iter().for_each(|(key, value)| self.add_set(key, value));
             self.send().map_err(self.failed())?;
             for _ in entries {
-                // With -M it says so when it has no room.
+                // With -M it reports when it has no room.
                 if !self.expect(["STORED", "NOT_STORED"]).map_err(self.failed())? {
                     return Err(Error::system(self.name, "it has not stored a value"));
                 }

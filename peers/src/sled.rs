@@ -9,7 +9,7 @@ pub(crate) struct Sled {
     sync: Durability,
 }
 
-/// sled flushed at each write, and as it is by default.
+/// sled flushed at each write, and with its defaults.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
     vec![
         Box::new(Embedded::<Sled>::new("sled-durable", "sled, flushed at each write", "each write: flush of the log", Durability::Each, PERSISTENT)),

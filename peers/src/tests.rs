@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// Peers that do not say whether what they remove was there.
+/// Peers that do not report whether a removed key existed.
 const BLIND: [&str; 5] = ["bf-tree", "fjall-durable", "fjall-nosync", "rocksdb-durable", "rocksdb-nosync"];
 const KEYS: u64 = 300;
 const OPERATIONS: u32 = 1500;
@@ -49,7 +49,7 @@ fn run(handle: &mut dyn Handle, model: &mut Model, random: &mut SmallRng, system
 }
 
 fn check_get(handle: &mut dyn Handle, model: &Model, key: &[u8], name: &str) {
-    // What was there before stays.
+    // Previous content of the buffer is kept.
     let mut found = b"before".to_vec();
     let is_there = handle.get(key, &mut found).unwrap();
     assert_eq!(is_there.then(|| &found[6..]), model.get(key).map(Vec::as_slice), "{name}");
@@ -85,7 +85,7 @@ fn check_all(instance: &dyn Instance, model: &Model, system: &dyn System, kind: 
     assert!(keys.iter().zip(found).all(|(key, found)| found == Some(model.get(*key).cloned())), "{}", system.name());
 }
 
-/// All peers, each with the seed that is told when it fails.
+/// Calls `act` for all peers, each with a seed that is reported when it fails.
 fn for_each_peer(kind: KeyKind, value_bytes: u32, act: impl Fn(&dyn System, &Setting, &mut SmallRng)) {
     for system in peers() {
         if kind != KeyKind::Integer && !system.capabilities().any_size {
@@ -146,7 +146,7 @@ fn persistent_peers_come_back_with_what_they_promise() {
         check_all(instance.as_ref(), &model, system, setting.key);
         run(instance.handle().unwrap().as_mut(), &mut model, random, system, setting);
         instance = instance.reopen(Shutdown::Crash, 1).unwrap().instance;
-        // These lose what they have not written yet, and say so.
+        // These lose what they have not written yet, as documented.
         if !["sled-nosync", "redb-nosync"].contains(&system.name()) {
             check_all(instance.as_ref(), &model, system, setting.key);
         }

@@ -1,7 +1,7 @@
-//! One case in a process of its own: to see what memory it takes, which in this process others have taken before, and to count its instructions.
+//! Runs one case in a separate process: to measure its memory apart from what this process already uses, and to count its instructions.
 //!
-//! The child is this program, started with other arguments. It reads one line of JSON, the order, does it, and writes one line, what came of it. When its input
-//! ends before it has, it stops without an answer, so none goes on that nobody waits for.
+//! The child is this program, started with other arguments. It reads one line of JSON, the order, executes it, and writes one line, the result. If its input
+//! ends earlier, it stops without an answer, so no child keeps running after its parent.
 
 use crate::driver::{self, Context};
 use crate::plan::{Case, Measure};
@@ -21,16 +21,16 @@ use std::time::Duration;
 
 /// The function from which the driver calls the system, as callgrind names it.
 const PLAY: &str = "*::worker::Player::play";
-/// What is told of what callgrind counts, by metric: the sum of these events.
+/// Reported metrics, each the sum of these events of callgrind.
 const EVENTS: [(&str, &[&str]); 3] = [(metric::INSTRUCTIONS, &["Ir"]), (metric::DATA_READS, &["Dr"]), (metric::LAST_LEVEL_MISSES, &["DLmr", "DLmw"])];
-/// What callgrind says where it does not know the caches of the machine, and simulates others.
+/// Callgrind's message if it does not know the machine's caches, and simulates others.
 const UNKNOWN_CACHES: &str = "Cannot auto-detect cache config";
-/// How often one who waits for a child looks whether to stop.
+/// How often a parent that waits for a child checks whether to stop.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Numbers of the signals by which whoever runs the lab stops it: SIGINT, SIGTERM.
+/// Numbers of the signals by which a user stops the lab: SIGINT, SIGTERM.
 const STOPPING: [i32; 2] = [2, 15];
 
-/// How this program is started so that it calls [`serve`].
+/// How to start this program so that it calls [`serve`].
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The program.
@@ -47,12 +47,12 @@ struct Order {
     seed: u64,
 }
 
-/// What an instance takes.
+/// The memory use of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
     /// Keys in it.
     pub keys: u64,
-    /// Private memory that came to the process with it.
+    /// Private memory that the process gained with it.
     pub private_bytes: Option<u64>,
     /// Persistent memory in use.
     pub pool_bytes: Option<u64>,
@@ -61,7 +61,7 @@ pub struct Used {
 }
 
 impl Program {
-    /// Lets a child do the case; what it takes, or `None` if it was stopped.
+    /// Runs the case in a child. Returns its memory use, or `None` if it was stopped.
     pub(crate) fn measure(&self, system: &str, case: &Case, context: Context<'_>) -> Result<Option<Used>, Error> {
         let mut command = Command::new(&self.path);
         command.args(&self.arguments);
@@ -70,7 +70,7 @@ impl Program {
         used.map(Some).map_err(|error| Error::system(system, format!("a process for it said what was not understood: {error}")))
     }
 
-    /// Lets a child do the case under callgrind; what it has counted in [`PLAY`], by metric, or `None` if it was stopped.
+    /// Runs the case in a child under callgrind. Returns its counts in [`PLAY`], by metric, or `None` if it was stopped.
     pub(crate) fn instructions(&self, system: &str, case: &Case, context: Context<'_>) -> Result<Option<BTreeMap<&'static str, u64>>, Error> {
         let mut command = Command::new("valgrind");
         let options = ["--tool=callgrind", "--cache-sim=yes", "--callgrind-out-file=/dev/null", &format!("--toggle-collect={PLAY}")];
@@ -80,7 +80,7 @@ impl Program {
         counted.map(Some).ok_or_else(|| Error::system(system, "valgrind has not said how many instructions it has seen"))
     }
 
-    /// What a child has said on both its outputs; `None` if it was stopped, by whoever stops the lab, and then the lab is, too.
+    /// Both outputs of a child; `None` if it was stopped by a signal that stops the lab, and then the lab is stopped, too.
     fn order(&self, mut command: Command, system: &str, case: &Case, context: Context<'_>) -> Result<Option<(String, String)>, Error> {
         let failed = |source| Error::Io { action: "run valgrind or this program once more; instructions need valgrind (Debian: valgrind)".into(), source };
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
@@ -91,9 +91,9 @@ impl Program {
             let (done, is_done) = mpsc::channel::<()>();
             scope.spawn(move || {
                 let mut input = input;
-                // One that has ended says why.
+                // A child that has ended reports why.
                 let _ = input.as_mut().map(|input| writeln!(input, "{text}"));
-                // Its input ends when nobody waits for it any more.
+                // Its input ends when this stops waiting.
                 while !context.stopped() && is_done.recv_timeout(PAUSE) == Err(RecvTimeoutError::Timeout) {}
             });
             let output = child.wait_with_output();
@@ -102,7 +102,7 @@ impl Program {
         });
         let output = output.map_err(failed)?;
         let [text, messages] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        // A signal from the keyboard comes to the child as well, and, before it has learnt to stop in good order, ends it; perhaps this process knows later.
+        // A signal from the keyboard also reaches the child, and ends it if its handler is not yet set; this process may learn of it later.
         let is_signalled = output.status.signal().is_some_and(|signal| STOPPING.contains(&signal));
         if is_signalled || output.status.success() && text.is_empty() {
             context.stop.store(true, Ordering::Relaxed);
@@ -117,13 +117,13 @@ impl Program {
     }
 }
 
-/// What callgrind says that it has collected, by metric, as far as it has counted the events of that; `None` if it does not say.
+/// The totals that callgrind reports, by metric, for the events that it has counted; `None` if it reports none.
 fn collected(messages: &str) -> Option<BTreeMap<&'static str, u64>> {
     let words = |head: &str| {
         let line = messages.lines().filter_map(|line| line.split_once(':')).find(|(found, _)| found.trim_end().ends_with(head));
         line.map(|(_, words)| words.split_whitespace())
     };
-    // Zeroes at the end are left out.
+    // Zeroes at the end are omitted.
     let counts = words("Collected")?.map(|count| count.parse().ok()).chain(std::iter::repeat(Some(0)));
     let events: BTreeMap<&str, Option<u64>> = words("Events")?.zip(counts).collect();
     let is_known = |name: &str| name != metric::LAST_LEVEL_MISSES || !messages.contains(UNKNOWN_CACHES);
@@ -131,10 +131,10 @@ fn collected(messages: &str) -> Option<BTreeMap<&'static str, u64>> {
     Some(EVENTS.into_iter().filter(|(name, _)| is_known(name)).filter_map(|(name, of)| Some((name, sum(of)?))).collect())
 }
 
-/// What a child does: reads its order, does it, answers, unless `stop` is set meanwhile, or nobody waits for the answer any more.
+/// The child's part: reads its order, executes it, and answers, unless `stop` is set meanwhile, or the parent stops waiting.
 ///
 /// # Errors
-/// An order that makes no sense; whatever [`driver::run`] fails by.
+/// An order that makes no sense; any failure of the case.
 pub fn serve(systems: &mut Vec<Box<dyn System>>, input: impl Read + Send + 'static, output: &mut dyn Write, stop: &Arc<AtomicBool>) -> Result<(), Error> {
     let failed = |source| Error::Io { action: "read the order of a measurement from standard input".into(), source };
     let (mut line, mut input) = (String::new(), BufReader::new(input));
@@ -142,7 +142,7 @@ pub fn serve(systems: &mut Vec<Box<dyn System>>, input: impl Read + Send + 'stat
     let Order { system, mut case, seed } = serde_json::from_str(&line).map_err(|error| failed(error.into()))?;
     case.parameters.measure = Measure::Time;
     let (system, ended) = (crate::find(systems, &system)?, stop.clone());
-    // It ends with the process.
+    // The thread ends with the process.
     thread::spawn(move || {
         let _ = std::io::copy(&mut input, &mut std::io::sink());
         ended.store(true, Ordering::Relaxed);
@@ -163,7 +163,7 @@ mod tests {
         Case { workload: workload::find("load").unwrap(), parameters }
     }
 
-    /// What comes of a child that is this script, and whether the lab was stopped by it.
+    /// The result of a child that is this script, and whether it stopped the lab.
     fn measure(script: &str, stopped: bool) -> (Result<Option<Used>, Error>, bool) {
         let program = Program { path: "/bin/sh".into(), arguments: vec!["-c".into(), script.into()] };
         let stop = AtomicBool::new(stopped);
@@ -171,7 +171,7 @@ mod tests {
         (used, stop.into_inner())
     }
 
-    /// The first number was taken, whatever it was of.
+    /// The first number was taken, whatever event it belonged to.
     #[test]
     fn events_are_told_apart_by_their_names() {
         let counted = |events: &str, counts: &str| {
@@ -198,7 +198,7 @@ mod tests {
         assert!(matches!(measure(answer, false), (Ok(Some(Used { keys: 7, .. })), false)));
     }
 
-    /// This one would wait for ever for the end of its input.
+    /// This child would wait forever for the end of its input.
     #[test]
     fn a_lab_that_was_stopped_stops_its_child() {
         assert!(matches!(measure("cat > /dev/null", true), (Ok(None), true)));
@@ -211,7 +211,7 @@ mod tests {
         let mut answer = Vec::new();
         serve(&mut crate::systems(), std::io::Cursor::new(text.clone()), &mut answer, &Arc::new(AtomicBool::new(true))).unwrap();
         assert!(answer.is_empty());
-        // Its input does not end before it does.
+        // Its input stays open until it ends.
         let (kept, end) = std::io::pipe().map(|(end, kept)| (kept, end)).unwrap();
         let input = std::io::Cursor::new(text).chain(end);
         serve(&mut crate::systems(), input, &mut answer, &Arc::default()).unwrap();

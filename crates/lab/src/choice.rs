@@ -1,5 +1,5 @@
-//! Which key an operation takes. Zipf's law is over the keys that there are: YCSB's, over 10^10 places that are hashed and taken modulo the number of keys, is
-//! flatter.
+//! Chooses the key of each operation. Zipf's law ranges over the existing keys. YCSB's is flatter: it ranges over 10^10 places that are hashed and taken modulo
+//! the number of keys.
 
 use crate::Error;
 use crate::keys::shuffled;
@@ -14,27 +14,27 @@ pub(crate) struct Chooser {
 }
 
 enum Way {
-    /// Each place once, in an order that looks random: the next, and how many there are.
+    /// Each place once, in an order that looks random: the next one, and the number of places.
     Each {
         next: u64,
         count: u64,
     },
-    /// Any place with equal chance.
+    /// Any place with equal probability.
     Uniform,
     Sequential {
         next: u64,
     },
-    /// Few places very often, spread over all that there were at first: always the same ones.
+    /// Few places very often, spread over all initial places: always the same ones.
     Zipfian(Zipf<f64>, u64),
     /// The places added last most often.
     Latest(Zipf<f64>),
 }
 
 impl Chooser {
-    /// Of `count` places at first, for one of several parts of `operations`, which begins with number `first`.
+    /// For `count` initial places, for the part of `operations` that begins with number `first`.
     ///
     /// # Errors
-    /// A law that is none.
+    /// An invalid distribution.
     pub(crate) fn new(distribution: Distribution, count: u64, operations: u64, first: u64) -> Result<Self, Error> {
         let zipf = |exponent: f64| {
             let wrong = |error| Error::Usage(format!("Zipf's law with exponent {exponent} over {count} keys: {error}"));
@@ -50,7 +50,7 @@ impl Chooser {
         Ok(Self { way })
     }
 
-    /// The next place, less than `count`, which is at least as many as there were before, and not 0.
+    /// The next place, less than `count`, which must not be 0 and never decreases.
     pub(crate) fn next(&mut self, count: u64, random: &mut SmallRng) -> u64 {
         match &mut self.way {
             Way::Each { next, count } => {
@@ -75,7 +75,7 @@ mod tests {
 
     const COUNT: u64 = 1000;
 
-    /// How often each of [`COUNT`] places comes in `operations` draws.
+    /// How often each of [`COUNT`] places occurs in `operations` draws.
     fn draw(distribution: Distribution, operations: u64) -> Vec<u64> {
         let mut random = SmallRng::seed_from_u64(7);
         let mut chooser = Chooser::new(distribution, COUNT, operations, 0).unwrap();
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn uniform_choices_are_even() {
-        // 100 are expected of each: by the normal law less than one place in 10,000 is off by 40.
+        // 100 are expected of each: by the normal law fewer than one place in 10,000 is off by 40.
         let counts = draw(Distribution::Uniform, 100 * COUNT);
         assert!(counts.iter().all(|count| (50..150).contains(count)), "{counts:?}");
     }

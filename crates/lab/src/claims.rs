@@ -1,10 +1,10 @@
-//! What the papers say, and whether it holds here.
+//! The claims of the papers, and whether they hold here.
 //!
-//! Every quantitative claim of the papers is a row of `table.rs`, with what it takes to judge it: the systems it speaks of, the experiments, and a rule. A row
-//! whose systems are not in the registry is listed as not yet possible, by their names; none is left out.
+//! Every quantitative claim of the papers is a row of `table.rs`, with what is needed to judge it: the systems it is about, the experiments, and a rule. A row
+//! whose systems are not in the registry is listed as not yet possible, with their names; none is left out.
 //!
-//! Counts do not depend on the machine: they agree if they are within a tenth. Times do, and the memory here is DRAM: ratios agree if they are off what the
-//! paper found by no more than a quarter of it, and no more than half of what that is off 1. Where the rounds of a run do not tell, nothing is said: see
+//! Counts do not depend on the machine: they agree if they are within a tenth. Times do, and the memory here is DRAM: ratios agree if they differ from the
+//! paper's by at most a quarter of it, and by at most half of its distance from 1. Where the rounds of a run are inconclusive, the claim is not judged: see
 //! `evidence.rs`.
 
 mod evidence;
@@ -18,52 +18,52 @@ use crate::Error;
 use crate::result::{Claim, Results, Verdict};
 use evidence::{Evidence, Judgement, What};
 
-/// How far a count may be off.
+/// Tolerance of a count.
 const COUNT_TOLERANCE: f64 = 0.1;
-/// How far a ratio of times may be off.
+/// Tolerance of a ratio of times.
 const TIME_TOLERANCE: f64 = 0.25;
 
 /// A claim of a paper.
 struct Row {
     /// The letter of its paper, and a number.
     id: &'static str,
-    /// Where the paper says it.
+    /// Place in the paper.
     place: &'static str,
-    /// What it is about.
+    /// Its subject.
     what: &'static str,
     /// The paper's figure.
     figure: &'static str,
-    /// Systems that it cannot be judged without, by their names in the registry.
+    /// Systems that are needed to judge it, by their names in the registry.
     needs: &'static [&'static str],
     rule: Rule,
-    /// Why it comes out as it does, or why it cannot be judged.
+    /// Explains the result, or why it cannot be judged.
     why: &'static str,
 }
 
 /// How a claim is judged.
 enum Rule {
-    /// By one metric: its ratio to that of `base`, for each other system, should lie in a range.
+    /// By one metric: its ratio to that of `base` should lie in a range, for each other system.
     Ratios { what: What<'static>, base: &'static str, of: Ranges<'static>, tolerance: f64 },
-    /// By one metric, whose value for each system should lie in a range.
+    /// By one metric: its value should lie in a range, for each system.
     Values { what: What<'static>, of: Ranges<'static>, tolerance: f64 },
-    /// By something of its own.
+    /// By a rule of its own.
     By(&'static [&'static str], fn(&Evidence<'_>) -> Option<Judgement>),
-    /// It follows from the layouts, whatever the machine.
+    /// It follows from the layouts, on any machine.
     Arithmetic(fn() -> Judgement),
     /// It is not judged, for the reason given.
     Not(Verdict),
 }
 
-/// Systems, and from where to where the paper has them.
+/// Systems, each with the paper's range.
 type Ranges<'a> = &'a [(&'a str, f64, f64)];
 
 impl Row {
-    /// Its paper, by the name that the command takes.
+    /// Its paper, by the name used on the command line.
     fn paper(&self) -> &'static str {
         PAPERS[usize::from(self.id.as_bytes()[0] - b'A')]
     }
 
-    /// The experiments that it is judged by.
+    /// The experiments by which it is judged.
     fn experiments(&self) -> Vec<&'static str> {
         match self.rule {
             Rule::Ratios { what: [experiment, ..], .. } | Rule::Values { what: [experiment, ..], .. } => vec![experiment],
@@ -87,10 +87,10 @@ impl Row {
         Claim { id, place, what, paper, ours, verdict, why, experiments }
     }
 
-    /// What it is about that no experiment it is judged by had to measure, as in files from before that was there.
+    /// The needed systems that none of its experiments had to measure, as in files from before they existed.
     fn unplanned(&self, evidence: &Evidence<'_>) -> String {
         let experiments = self.experiments();
-        // A store or a server on an index has that index measured.
+        // A store or a server on an index counts as that index.
         let is_planned =
             |name: &str| experiments.is_empty() || experiments.iter().any(|id| evidence.planned(id).any(|planned| index_of(planned) == index_of(name)));
         let unplanned: Vec<&str> = self.needs.iter().copied().filter(|name| !is_planned(name)).collect();
@@ -105,7 +105,7 @@ impl Row {
         }
     }
 
-    /// What comes of it where all that it needs is there; `None` if it was not measured.
+    /// The judgement if all systems needed are present; `None` if it was not measured.
     fn judge_present(&self, evidence: &Evidence<'_>) -> Option<Judgement> {
         let judged = match &self.rule {
             Rule::Ratios { what, base, of, tolerance } => Judgement::of(&evidence.ratios(*what, base, of, *tolerance)?),
@@ -114,34 +114,34 @@ impl Row {
             Rule::Arithmetic(judge) => judge(),
             Rule::Not(verdict) => return Some(Judgement { ours: String::new(), verdict: *verdict, why: String::new() }),
         };
-        // None of its parts was to be measured.
+        // None of its parts was planned.
         Some(judged).filter(|judged| !judged.ours.is_empty())
     }
 }
 
-/// Whether there is such a system: by its name, or a store or a server on an index that there is.
+/// Whether a system exists: by its name, or as a store or a server on an existing index.
 fn is_there(name: &str, systems: &[String]) -> bool {
     systems.iter().any(|system| system == index_of(name))
 }
 
-/// The index of a store or a server, whose name it stands behind; any other name as it is.
+/// The index in the name of a store or a server; any other name unchanged.
 fn index_of(name: &str) -> &str {
     name.rsplit(':').next().unwrap_or(name)
 }
 
-/// Judges the claims that the plan of `results` names, by what was measured; `systems` are the names of those that there are.
+/// Judges the claims in the plan of `results` by the measurements; `systems` are the names of the existing systems.
 ///
 /// # Errors
-/// An id that no claim has.
+/// An unknown claim id.
 pub fn judge(results: &Results, systems: &[String]) -> Result<Vec<Claim>, Error> {
     let evidence = Evidence(results);
     results.header.plan.claims.iter().map(|id| Ok(row(id)?.judge(&evidence, systems))).collect()
 }
 
-/// Whether there is a claim of each of these ids.
+/// Checks that all these claim ids exist.
 ///
 /// # Errors
-/// [`Error::Usage`], which tells one that no claim has.
+/// [`Error::Usage`], which names an unknown one.
 pub(crate) fn check(ids: &[String]) -> Result<(), Error> {
     ids.iter().try_for_each(|id| row(id).map(drop))
 }
@@ -150,7 +150,7 @@ fn row(id: &str) -> Result<&'static Row, Error> {
     table::ROWS.iter().find(|row| row.id == id).ok_or_else(|| Error::Usage(format!("no claim has the id {id:?}")))
 }
 
-/// Judges the claims of a file again, by the rules of this version and by all that the file has, whether or not its run came to its end.
+/// Judges the claims of a file again, by the rules of this version and by all measurements in the file, whether or not its run was complete.
 ///
 /// # Errors
 /// As [`judge`].
@@ -160,7 +160,7 @@ pub fn judge_again(results: &mut Results) -> Result<(), Error> {
     Ok(())
 }
 
-/// Ids, papers, and what they are about.
+/// Ids, papers, and subjects.
 pub fn list() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
     table::ROWS.iter().map(|row| (row.id, row.paper(), row.what))
 }
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(ids.len(), 13 + 21 + 6 + 30 + 15);
     }
 
-    /// Two rows that were judged gave nothing but a definition, and two nothing at all.
+    /// Two judged rows explained nothing but a definition, and two nothing at all.
     #[test]
     fn what_is_judged_is_explained() {
         for row in table::ROWS {
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// To judge three claims by counts of many keys, all times of the paper had to be measured with as many.
+    /// To judge three claims by counts of many keys, all times of the paper had to be measured with as many keys.
     #[test]
     fn claims_that_are_asked_for_alone_are_measured_alone() {
         let systems = crate::names(&crate::systems());
@@ -204,7 +204,7 @@ mod tests {
         for (paper, ids, experiments) in [
             ("nv", ["D21", "D22", "D23"].as_slice(), ["nv-counts"].as_slice()),
             ("nv", &["D24"], &["nv-reopen"]),
-            // By a range of one metric; by nothing but the layout; by one experiment of its paper; not at all, by nature and for want of a machine.
+            // By a range of one metric; by the layout alone; by one experiment of its paper; not at all, by nature and for want of a machine.
             ("all", &["A4", "B3"], &["isle-counts"]),
             ("all", &["E14"], &["pftree-reopen"]),
             ("all", &["D10", "D30", "E15"], &[]),

@@ -27,11 +27,11 @@ use std::sync::atomic::AtomicBool;
 #[derive(Subcommand)]
 #[allow(missing_docs, reason = "what each is for is said to those who use the command")]
 pub enum Command {
-    /// Say what can be measured: systems, workloads, claims
+    /// List what can be measured: systems, workloads, claims
     List,
     /// Measure systems on one workload, in turns
     Run(Box<Work>),
-    /// Do again what a result file says was done
+    /// Repeat the run of a result file
     Rerun {
         /// The result file
         #[arg(value_name = "FILE")]
@@ -44,33 +44,33 @@ pub enum Command {
         /// isle, lb, sentinels, nv, pftree, or all of them
         #[arg(default_value = "all", value_name = "PAPER")]
         paper: String,
-        /// Judge these of its claims alone, by the ids of `lab list`, and measure nothing but what they are judged by
+        /// Judge only these of its claims, by the ids of `lab list`, and measure only what they are judged by
         #[arg(long, value_delimiter = ',', value_name = "ID,...")]
         claims: Vec<String>,
         /// Number of keys that stands for the papers' ten million: tiny, small, default (a million), large, or a number
         #[arg(long, default_value = "default", value_name = "SCALE")]
         scale: Scale,
-        /// Rounds, of which the median is told; by fewer than five no time is judged, and more decide more; what is counted takes one
+        /// Rounds, of which the median is reported; with fewer than five no time is judged, and more decide more; counts take one
         #[arg(long, default_value_t = 9, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         rounds: u32,
-        /// Seed of keys and choices
+        /// Seed of keys and random choices
         #[arg(long, default_value_t = 1, value_name = "N")]
         seed: u64,
         #[command(flatten)]
         output: Output,
     },
-    /// Measure one case, given on standard input: what the lab starts for itself
+    /// Measure one case, given on standard input: the lab starts this itself
     #[command(hide = true)]
     Child,
 }
 
-/// Where results go.
+/// Where results are written.
 #[derive(Args)]
 pub struct Output {
-    /// Keep all figures in this file, as lines of JSON; a new one
+    /// Write all figures to this new file, as lines of JSON
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Put everything into this directory: the lines as results.jsonl, a new one, the pictures, and report.html
+    /// Write everything to this directory: the lines as results.jsonl, a new file, the pictures, and report.html
     #[arg(long, value_name = "DIRECTORY", conflicts_with = "output")]
     report: Option<PathBuf>,
     /// Print the lines of JSON instead of tables
@@ -81,29 +81,29 @@ pub struct Output {
 /// What `lab run` measures.
 #[derive(Args)]
 pub struct Work {
-    /// Systems, as `lab list` has them; the first is what the others are compared with
+    /// Systems, by their names in `lab list`; the others are compared with the first
     #[arg(long, default_value = "volatile,isle,lb", value_delimiter = ',', value_name = "NAME,...")]
     systems: Vec<String>,
-    /// What others are compared with, instead of the first: one of the systems
+    /// Compare the others with this one of the systems, instead of the first
     #[arg(long, value_name = "NAME")]
     baseline: Option<String>,
-    /// Workloads of `lab list`; if neither this nor a mix is given, micro
+    /// Workloads of `lab list`; micro if neither this nor a mix is given
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     workload: Vec<String>,
-    /// A mix such as search=95,update=5, done with keys that were loaded before, in one phase, `run`; for the rest as the first phase of the workload, if one
-    /// is given. One with delete among others gives each thread a share of the keys to itself
+    /// A mix such as search=95,update=5, executed on loaded keys in one phase, `run`; other settings are those of the first phase of the workload, if one is
+    /// given. In a mix with delete and other operations each thread has its own share of the keys
     #[arg(long, value_name = "MIX")]
     mix: Option<String>,
-    /// Another choice of keys: uniform (each once, if there are enough), random (with repetition), sequential, zipfian, latest, zipfian:0.8
+    /// How keys are chosen: uniform (each once, if there are enough), random (with repetition), sequential, zipfian, latest, zipfian:0.8
     #[arg(long, value_name = "NAME")]
     distribution: Option<String>,
-    /// Lookups or inserts in batches of so many
+    /// Lookups or inserts in batches of this size
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), conflicts_with = "dependent")]
     batch: Option<u32>,
-    /// Each lookup waits for the one before; for workloads whose phases all have lookups
+    /// Each lookup depends on the one before; for workloads whose phases all have lookups
     #[arg(long)]
     dependent: bool,
-    /// Ascending keys, one behind the other, in what is loaded and in what is inserted; those that a lookup misses are below all of them
+    /// Load and insert consecutive ascending keys; the keys that a lookup misses are below all of them
     #[arg(long)]
     dense: bool,
     /// Load in bulk, and fill each leaf to this share, from 0.1 to 1
@@ -112,20 +112,20 @@ pub struct Work {
     /// Numbers of keys
     #[arg(long, default_value = "1000000", value_delimiter = ',', value_name = "N,...")]
     keys: Vec<u64>,
-    /// Operations of each phase. If not given, as many as there are keys; of scans so many that they visit about as many, and at least 100
+    /// Operations of each phase. By default as many as there are keys; for scans, as many as visit about that many entries, and at least 100
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     operations: Option<u64>,
-    /// Keys: `integer`, or strings of so many bytes. If not given, those that the workload is known by, where all systems take them: 23 for YCSB, 16 for
-    /// db_bench, else integers
+    /// Keys: `integer`, or strings of this many bytes. By default those usual for the workload, where all systems accept them: 23 for YCSB, 16 for db_bench,
+    /// else integers
     #[arg(long, value_name = "BYTES", value_parser = parse_key)]
     key: Option<KeyKind>,
-    /// Size of values in bytes. If not given, as for keys: 1000 for YCSB, 100 for db_bench, else 8
+    /// Size of values in bytes. By default, as for keys: 1000 for YCSB, 100 for db_bench, else 8
     #[arg(long, value_name = "BYTES")]
     value_bytes: Option<u32>,
     /// Numbers of threads
     #[arg(long, default_value = "1", value_delimiter = ',', value_name = "N,...", value_parser = clap::value_parser!(u16).range(1..=i64::from(THREADS_MAX)))]
     threads: Vec<u16>,
-    /// Nanoseconds added to every line that is written back; papers use 0 to 600. For times and recovery
+    /// Nanoseconds added to every line written back; papers use 0 to 600. For times and recovery
     #[arg(long, default_value = "0", value_delimiter = ',', value_name = "NS,...", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
     write_latency: Vec<u64>,
     /// Persistence domains; msync needs a directory
@@ -134,32 +134,32 @@ pub struct Work {
     /// Put pools into files of this directory instead of memory without a file
     #[arg(long, value_name = "PATH")]
     directory: Option<PathBuf>,
-    /// Leave pages of pools as small as a tmpfs makes them, 4 KiB, where they are of 2 MiB otherwise; other engines have what they have
+    /// Leave pages of pools as small as a tmpfs makes them, 4 KiB, where they would be of 2 MiB; other engines are not affected
     #[arg(long, requires = "directory")]
     small_pages: bool,
-    /// Have memory found for all keys before the first is inserted, in pools; other engines have what they have
+    /// Provide memory for all keys before the first is inserted, in pools; other engines are not affected
     #[arg(long)]
     prefault: bool,
-    /// Entries of a scan; of ycsb-e, the most of them
+    /// Entries per scan; for ycsb-e, the maximum
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     scan_length: u32,
-    /// What to find out
+    /// What to measure
     #[arg(long, default_value = "time", value_delimiter = ',', value_name = "WHAT,...")]
     measure: Vec<Measure>,
     /// Count instructions, by callgrind; the same as --measure instructions
     #[arg(long, conflicts_with = "measure")]
     instructions: bool,
-    /// Rounds, of which the median is told
+    /// Rounds, of which the median is reported
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Seed of keys and choices
+    /// Seed of keys and random choices
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
     #[command(flatten)]
     output: Output,
 }
 
-/// What a mix is called that changes no workload.
+/// The name of a mix that changes no workload.
 const MIX: &str = "mix";
 
 fn parse_key(text: &str) -> Result<KeyKind, String> {
@@ -170,15 +170,15 @@ fn parse_key(text: &str) -> Result<KeyKind, String> {
 }
 
 impl Command {
-    /// Does it with the systems of this crate. `stop` ends it early; what was measured then is kept.
+    /// Executes the command with the systems of this crate. `stop` ends it early; what has been measured is kept.
     ///
     /// # Errors
-    /// What makes no sense; files that cannot be read or written; whatever a system fails by.
+    /// Arguments that make no sense; files that cannot be read or written; any failure of a system.
     pub fn run(self, stop: &Arc<AtomicBool>) -> Result<(), Error> {
         self.run_with(crate::systems(), stop)
     }
 
-    /// Does it with `systems`.
+    /// Executes the command with `systems`.
     ///
     /// # Errors
     /// As [`Command::run`].
@@ -206,7 +206,7 @@ impl Command {
     }
 }
 
-/// What older files do not say, so that it may be another now: of `store`, the index; of files, the pages that they lay on.
+/// What older files do not say, so it may differ now: the index of `store`, and the page size of files.
 fn defaults(plan: &Plan) -> Vec<String> {
     let names = plan.experiments.iter().flat_map(|experiment| &experiment.systems).filter(|name| ON_INDEXES.contains(&name.as_str()));
     let index = everleaf::Options::default().index;
@@ -240,13 +240,13 @@ fn list(systems: &[Box<dyn System>]) -> Result<(), Error> {
     print(&text)
 }
 
-/// Runs a plan, keeps its lines, and prints them or what they come to.
+/// Runs a plan, writes its lines, and prints them or a summary.
 fn execute(plan: Plan, output: &Output, systems: &mut Vec<Box<dyn System>>, stop: &Arc<AtomicBool>) -> Result<(), Error> {
     let path = std::env::current_exe().map_err(|source| Error::Io { action: "find this program".into(), source })?;
     let child = child::Program { path, arguments: vec!["lab".into(), "child".into()] };
     let command = std::env::args().collect();
     let mut run = Run { systems, command, stop: stop.as_ref(), child: Some(child), progress: std::io::stderr().is_terminal() };
-    // Before anything is created.
+    // Before any file is created.
     let plan = run.check(plan)?;
     if let Some(directory) = &output.report {
         fs::create_dir_all(directory).map_err(|source| Error::io("create", directory, source))?;
@@ -271,13 +271,13 @@ fn execute(plan: Plan, output: &Output, systems: &mut Vec<Box<dyn System>>, stop
     if results.end.is_some_and(|end| end.complete) { Ok(()) } else { Err(Error::Interrupted) }
 }
 
-/// Results of hours are not written over.
+/// Never overwrites: results may have taken hours.
 fn create(path: &Path) -> Result<File, Error> {
     File::create_new(path).map_err(|source| Error::io("create", path, source))
 }
 
 impl Work {
-    /// One experiment, with a case for each combination of what was given several times.
+    /// One experiment, with a case for each combination of the options that have several values.
     fn plan(&self, systems: &mut Vec<Box<dyn System>>) -> Result<Plan, Error> {
         let mut all_take_strings = true;
         for name in &self.systems {
@@ -335,7 +335,7 @@ impl Work {
         Ok(Plan { experiments: vec![experiment], claims: Vec::new(), rounds: self.rounds, seed: self.seed })
     }
 
-    /// The names of the workloads, of which that of a mix alone is none of the list.
+    /// The names of the workloads; a mix alone has one that is not in the list.
     fn workloads(&self) -> Vec<&str> {
         match (self.workload.as_slice(), &self.mix) {
             ([], None) => vec!["micro"],
@@ -344,11 +344,11 @@ impl Work {
         }
     }
 
-    /// The workload as the options change it.
+    /// The workload, changed by the options.
     fn workload(&self, name: &str, measure: Measure) -> Result<Workload, Error> {
         let mut workload = if name == MIX && self.mix.is_some() { Workload { name: MIX.into(), ..workload::find("search")? } } else { workload::find(name)? };
         if let Some(mix) = &self.mix {
-            // Whatever there was of phases, their names would say something else.
+            // The names of the workload's own phases would not fit.
             workload.load.get_or_insert(Load { order: Order::Random, fill: None });
             workload.phases.truncate(1);
             workload.phases.iter_mut().try_for_each(|phase| {
@@ -356,7 +356,7 @@ impl Work {
                 Ok::<_, Error>(())
             })?;
         } else if matches!(measure, Measure::Space | Measure::Recovery) {
-            // Of what takes space, or is opened again, only what is there at the end counts.
+            // For space and recovery only the content at the end counts.
             workload.phases.retain(|phase| phase.mix.delete == 0.0);
         }
         if let Some(fill) = self.fill {
@@ -367,7 +367,7 @@ impl Work {
             workload.load = workload.load.map(|load| Load { order: Order::Dense, ..load });
             workload.phases.iter_mut().for_each(|phase| phase.order = Order::Dense);
         }
-        // What is not as its name says is told.
+        // Deviations from the named workload are reported.
         let dense = self.dense.then(|| "dense keys".to_owned());
         let batch = self.batch.map(|size| format!("by {size}"));
         let dependent = (self.dependent && batch.is_none()).then(|| "dependent".to_owned());
@@ -402,7 +402,7 @@ mod tests {
         command: Command,
     }
 
-    /// Takes integers only.
+    /// Accepts integers only.
     struct Integers;
 
     impl System for Integers {
@@ -446,14 +446,14 @@ mod tests {
         plan(arguments).unwrap().experiments[0].cases.iter().map(|Case { parameters, .. }| (parameters.key, parameters.value_bytes)).collect()
     }
 
-    /// The one took the other's place, and nobody was told.
+    /// One silently replaced the other.
     #[test]
     fn instructions_and_other_measures_are_not_asked_for_at_once() {
         assert!(parse("--instructions --measure time").is_err());
         assert_eq!(plan("--instructions").unwrap().experiments[0].cases[0].parameters.measure, Measure::Instructions);
     }
 
-    /// Counts were taken without the latency that stood above them.
+    /// Counts were taken without the latency shown above them.
     #[test]
     fn what_is_counted_is_not_slowed_down() {
         for measure in ["counts", "space", "instructions", "counts,space"] {
@@ -464,7 +464,7 @@ mod tests {
         assert!(plan("--measure time,counts --write-latency 300").is_ok());
     }
 
-    /// The example of the help failed with the workload that there is by default, whose phases all became that mix, under the names that they had.
+    /// The example of the help failed with the default workload: all its phases became that mix, under their old names.
     #[test]
     fn a_mix_is_one_phase_on_keys_that_were_loaded() {
         for (options, name) in
@@ -482,8 +482,8 @@ mod tests {
         assert!(plan("--workload mix").is_err());
     }
 
-    /// Inserts were called dependent that wait for nothing, and deletes of keys that come again ended the run by wrong answers; an exponent without an end was
-    /// a run without one.
+    /// Inserts, which wait for nothing, were called dependent; deletes of keys that come again ended the run by wrong answers; and an infinite exponent made a
+    /// run that never ended.
     #[test]
     fn what_makes_no_sense_of_options_is_refused() {
         let check = |options: &str| plan(options).unwrap().experiments[0].cases.iter().try_for_each(crate::driver::check);
@@ -503,7 +503,7 @@ mod tests {
         }
     }
 
-    /// Files of before huge pages were the rule were measured again on other pages, and nobody was told.
+    /// Files from before huge pages were the default were silently measured again on other pages.
     #[test]
     fn what_older_files_do_not_say_is_told() {
         let plan = |memory| {
@@ -533,7 +533,7 @@ mod tests {
         assert_eq!(experiment.figures[0].horizontal, "keys");
     }
 
-    /// Dense keys could be inserted, but nothing else could be done with them: what was loaded was random.
+    /// Dense keys could only be inserted: loaded keys were always random.
     #[test]
     fn dense_keys_are_loaded_as_well_as_inserted() {
         for options in ["", "--fill 0.7"] {

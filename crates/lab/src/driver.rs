@@ -30,28 +30,28 @@ pub type Metrics = BTreeMap<String, Metric>;
 
 /// Shares of leaves that can be filled by loading in bulk.
 const FILLS: RangeInclusive<f64> = 0.1..=1.0;
-/// Exponents of Zipf's law. The larger ones take one key nearly always.
+/// Exponents of Zipf's law. With larger ones nearly every draw is the same key.
 const EXPONENTS: RangeInclusive<f64> = 0.0..=10.0;
-/// Most operations of a phase: months of them.
+/// Maximum number of operations of a phase: months of work.
 const OPERATIONS_MAX: u64 = 1 << 40;
-/// As many operations of a tree take as long as a request through a socket, about: a client that waits for each has one in 70 us, and several, which keep the
-/// processors awake, have one in 8 to 30.
+/// About the number of tree operations that take as long as a request through a socket: a client that waits for each request has one in 70 us; several clients,
+/// which keep the processors awake, have one in 8 to 30.
 const REQUEST: u64 = 64;
-/// The same of an operation whose instructions are counted.
+/// The same for an operation whose instructions are counted.
 const INSTRUMENTED: u64 = 50;
-/// Most threads of a phase.
+/// Maximum number of threads of a phase.
 pub(crate) const THREADS_MAX: u16 = 256;
-/// Longest latency that is told apart from longer ones.
+/// The longest latency that is distinguished from longer ones.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
-/// What every case of a run shares.
+/// What all cases of a run share.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
-    /// Seed of keys and choices.
+    /// Seed of keys and random choices.
     pub seed: u64,
     /// Set to end the run early.
     pub stop: &'a AtomicBool,
-    /// How this program measures one case in a process of its own, if it can.
+    /// How this program measures one case in a separate process, if it can.
     pub child: Option<&'a child::Program>,
 }
 
@@ -82,10 +82,10 @@ pub(crate) fn obstacle(case: &Case, capabilities: &Capabilities) -> Option<&'sta
     .find_map(|(hinders, why)| hinders.then_some(why))
 }
 
-/// Runs a case: names of its measured phases, and their figures. What was stopped in its middle is left out.
+/// Runs a case. Returns the names of its measured phases, and their figures. An interrupted phase is left out.
 ///
 /// # Errors
-/// A case that makes no sense; whatever the system fails by; wrong answers.
+/// A case that makes no sense; any failure of the system; wrong answers.
 pub fn run(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(String, Metrics)>, Error> {
     check(case)?;
     match case.parameters.measure {
@@ -96,7 +96,7 @@ pub fn run(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec
     }
 }
 
-/// What `case` will hold at most, and whether its phases go together.
+/// Checks the parameters of `case`, and whether its phases go together.
 ///
 /// # Errors
 /// [`Error::Usage`], which says why it makes no sense.
@@ -129,7 +129,7 @@ pub(crate) fn check(case: &Case) -> Result<(), Error> {
     {
         return wrong(format!("leaves filled to {fill}; from {} to {} is possible", FILLS.start(), FILLS.end()));
     }
-    // As many keys as there can be at most.
+    // The maximum number of keys that can exist.
     let mut count = if workload.load.is_some() { parameters.keys } else { 0 };
     for (at, phase) in workload.phases.iter().enumerate() {
         let operations = operations(phase, parameters);
@@ -149,7 +149,7 @@ pub(crate) fn check(case: &Case) -> Result<(), Error> {
         if are_removed && !matches!(phase.distribution, Distribution::Uniform | Distribution::Sequential) {
             return wrong(format!("phase {} only deletes, each key once: its distribution is uniform or sequential, as others take keys again", phase.name));
         }
-        // Which are left is known if none are.
+        // Only if no key is left is it known which are.
         count = if are_removed { 0 } else { count };
         if are_removed && operations < parameters.keys && at + 1 < workload.phases.len() {
             return wrong(format!("phase {} leaves some keys, nobody knows which, and is not the last", phase.name));
@@ -170,7 +170,7 @@ pub(crate) fn check(case: &Case) -> Result<(), Error> {
     Ok(())
 }
 
-/// Which keys a phase needs that are not there; `None` if `count` are enough.
+/// Which keys a phase lacks; `None` if `count` are enough.
 fn lack(phase: &Phase, operations: u64, count: u64) -> Option<String> {
     let mix = &phase.mix;
     let uses_keys = mix.search + mix.update + mix.delete + mix.scan + mix.modify > 0.0;
@@ -181,7 +181,7 @@ fn lack(phase: &Phase, operations: u64, count: u64) -> Option<String> {
     is_too_much.then(|| format!("phase {} deletes {operations} of {count} keys", phase.name))
 }
 
-/// Whether each thread works on a share of the keys that is its own: keys go away and come back, and only who does that knows which are there.
+/// Whether each thread works on its own share of the keys: keys disappear and return, and only the thread that does this knows which exist.
 fn is_shared_out(mix: &Mix) -> bool {
     mix.delete > 0.0 && *mix != Mix { delete: mix.delete, ..workload::NONE }
 }
@@ -191,14 +191,14 @@ fn operations(phase: &Phase, parameters: &Parameters) -> u64 {
     phase.operations.unwrap_or(if scans { (parameters.keys / u64::from(parameters.scan_length.max(1))).max(100) } else { parameters.keys })
 }
 
-/// Keys that a case inserts at most.
+/// Maximum number of keys that a case inserts.
 fn keys_max(case: &Case) -> u64 {
     let loaded = if case.workload.load.is_some() { case.parameters.keys } else { 0 };
     let inserted = case.workload.phases.iter().filter(|phase| phase.mix.insert > 0.0).map(|phase| operations(phase, &case.parameters));
     loaded.saturating_add(inserted.fold(0, u64::saturating_add))
 }
 
-/// How long a case takes, about: as many operations of a tree, loading included.
+/// About how long a case takes, in tree operations, loading included.
 pub(crate) fn effort(case: &Case, capabilities: &Capabilities) -> u64 {
     let loaded = if case.workload.load.is_some() { case.parameters.keys } else { 0 };
     let operations = loaded + case.workload.phases.iter().map(|phase| operations(phase, &case.parameters)).sum::<u64>();
@@ -210,7 +210,7 @@ pub(crate) fn effort(case: &Case, capabilities: &Capabilities) -> u64 {
     operations * each
 }
 
-/// A directory for an instance, gone when it is dropped.
+/// A directory for an instance, removed when this is dropped.
 pub(crate) struct Place(Option<tempfile::TempDir>);
 
 impl Place {
@@ -229,7 +229,7 @@ impl Place {
     }
 }
 
-/// Where files lie in memory, if the system has such a place.
+/// A directory in memory, if the system has one, or else the one for temporary files.
 pub fn memory_directory() -> PathBuf {
     let shared = Path::new("/dev/shm");
     if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() }
@@ -243,7 +243,7 @@ fn setting(case: &Case, directory: Option<PathBuf>) -> Result<Setting, Error> {
     Ok(Setting { keys_max: keys_max(case), key, value_bytes, threads, domain, write_latency_ns, directory, huge_pages, prefault, measure })
 }
 
-/// How one was created, for those who describe it.
+/// Describes the durability of an instance created for `case`.
 pub(crate) fn describe(system: &dyn System, case: &Case) -> Result<String, Error> {
     let Parameters { memory, measure, .. } = &case.parameters;
     let has_file = system.capabilities().needs_files || matches!(measure, Measure::Space | Measure::Recovery);
@@ -251,7 +251,7 @@ pub(crate) fn describe(system: &dyn System, case: &Case) -> Result<String, Error
     Ok(system.durability(&setting(case, directory)?))
 }
 
-/// Creates and loads; what it holds.
+/// Creates and loads an instance. Returns it with the keys that it holds.
 fn prepare(system: &dyn System, case: &Case, directory: Option<PathBuf>, keys: Keys, context: Context<'_>) -> Result<(Box<dyn Instance>, Population), Error> {
     let instance = system.create(&setting(case, directory)?)?;
     let mut population = Population::default();
@@ -261,7 +261,7 @@ fn prepare(system: &dyn System, case: &Case, directory: Option<PathBuf>, keys: K
     Ok((instance, population))
 }
 
-/// Loads an instance: in bulk if leaves are to be filled to some share, else by inserting one after the other.
+/// Loads an instance: in bulk if leaves are to be filled to a share, else by inserting one key after the other.
 fn fill(instance: &dyn Instance, load: Load, parameters: &Parameters, keys: Keys, population: &mut Population, context: Context<'_>) -> Result<(), Error> {
     let first = population.reserve(load.order, parameters.keys);
     population.add(first, parameters.keys);
@@ -287,7 +287,7 @@ fn phases(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<
     let (instance, mut population) = prepare(system, case, place.path(), keys, context)?;
     let (mut measured, mut done) = (Vec::new(), 0);
     for phase in &case.workload.phases {
-        // What is not loaded to the end has not the keys that it should have.
+        // An incompletely loaded instance lacks some of its keys.
         if context.stopped() {
             break;
         }
@@ -304,18 +304,18 @@ fn phases(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<
     Ok(measured)
 }
 
-/// What a phase's threads share.
+/// Shared by the threads of a phase.
 struct Work<'a> {
     phase: &'a Phase,
     parameters: &'a Parameters,
     keys: Keys,
     population: &'a Population,
-    /// The numbers of all keys, in the order of these, of a phase with scans in which that does not change.
+    /// The numbers of all keys, in key order, for a phase with scans that changes no keys.
     sorted: Option<Vec<u64>>,
     operations: u64,
-    /// The number of the first key that is inserted.
+    /// The number of the first inserted key.
     insert_base: u64,
-    /// Whether each operation is to be looked at by itself: there is one thread, and something to see.
+    /// Whether each operation is observed separately: there is one thread, and something to observe.
     marked: bool,
     context: Context<'a>,
 }
@@ -331,7 +331,7 @@ fn run_phase(
 ) -> Result<Metrics, Error> {
     let operations = operations(phase, parameters);
     let mix = &phase.mix;
-    // A mix may have inserted fewer than it could.
+    // A mix may have inserted fewer keys than possible.
     if let Some(why) = lack(phase, operations, population.count()) {
         return Err(Error::Usage(why));
     }
@@ -363,7 +363,7 @@ fn run_phase(
         report_counts(&counters.totals(), operations, &mut metrics);
     }
     if let (Some(before), Some(after)) = (before, instance.marks()) {
-        // An update divides leaves, too, where they keep what was, as NV-Tree's do.
+        // Updates also divide leaves where old versions are kept, as in NV-Tree.
         if mix.insert + mix.update + mix.modify + mix.delete > 0.0 {
             put(&mut metrics, metric::SPLITS, (after.splits - before.splits) as f64 / operations as f64, "1/op");
             put(&mut metrics, metric::LEAVES, after.leaves as f64, "");
@@ -375,7 +375,7 @@ fn run_phase(
                 let Rebuilds { first, last, .. } = after.rebuilds;
                 put(&mut metrics, metric::FIRST_REBUILD, first.bytes as f64, "B");
                 put(&mut metrics, metric::LAST_REBUILD, last.bytes as f64, "B");
-                // Of counts, nothing is told that another run would not count as well.
+                // Where counts are measured, only reproducible figures are reported.
                 if parameters.measure == Measure::Time {
                     put(&mut metrics, metric::REBUILD_PER_LEAF, last.time.as_nanos() as f64 / last.leaves as f64, "ns");
                 }
@@ -388,7 +388,7 @@ fn run_phase(
     if is_shared_out(mix) {
         population.replace(outcome.left);
     } else if mix.delete > 0.0 {
-        // Which keys are left is known if none are; so nothing that needs keys can follow.
+        // Only if no key is left is it known which are, so no phase that needs keys can follow.
         *population = Population::default();
     } else {
         outcome.inserted.iter().for_each(|(first, count)| population.add(*first, *count));
@@ -406,13 +406,13 @@ fn report_transactions(before: Statistics, after: Statistics, operations: u64, m
     rate(metric::FALLBACKS, after.fallbacks - before.fallbacks);
 }
 
-/// Runs the threads of a phase; what came of it.
+/// Runs the threads of a phase. Returns their combined outcome.
 fn run_threads(instance: &dyn Instance, work: &Work<'_>) -> Result<Outcome, Error> {
     let threads = u64::from(work.parameters.threads);
     let barrier = Barrier::new(threads as usize);
     let part = |thread: u64| work.operations * thread / threads..work.operations * (thread + 1) / threads;
     let run = |thread: u64| {
-        // Everybody comes to the barrier, or the others would wait for ever.
+        // Every thread must reach the barrier, or the others would wait forever.
         let prepared = instance.handle().and_then(|handle| Worker::new(work, thread, part(thread), handle, instance));
         barrier.wait();
         let start = Instant::now();
@@ -431,7 +431,7 @@ fn run_threads(instance: &dyn Instance, work: &Work<'_>) -> Result<Outcome, Erro
         sum.add(outcome);
         (first, last) = (Some(first.map_or(start, |first: Instant| first.min(start))), last.max(Some(end)));
     }
-    // One thread alone, which is looked at operation by operation, waits for that.
+    // A single thread whose operations are observed separately spends time on that.
     sum.lasted = first.zip(last).map_or(Duration::ZERO, |(first, last)| last - first).saturating_sub(sum.aside);
     Ok(sum)
 }
@@ -462,35 +462,35 @@ fn shares(mix: &Mix) -> [f64; KINDS.len()] {
     [mix.search, mix.miss, mix.insert, mix.update, mix.delete, mix.scan, mix.modify]
 }
 
-/// What a thread found out, or all of them.
+/// The results of one thread, or of all of them.
 #[derive(Default)]
 struct Outcome {
     operations: u64,
-    /// Time in the system, of all threads.
+    /// Time spent in the system, over all threads.
     busy: Duration,
-    /// Time in which the system was asked what has happened.
+    /// Time spent asking the system what has happened.
     aside: Duration,
-    /// From when the first thread began to when the last one ended, without that.
+    /// From the start of the first thread to the end of the last one, without `aside`.
     lasted: Duration,
-    /// Numbers of the keys that were inserted: the first of each thread, and how many.
+    /// Numbers of the inserted keys: the first of each thread, and how many.
     inserted: Vec<(u64, u64)>,
-    /// Numbers of the keys that are there at the end, of a phase whose threads have shares of their own.
+    /// Numbers of the keys that exist at the end of a phase whose threads have their own shares.
     left: Vec<u64>,
     wrong: u64,
     /// Entries that scans visited.
     visited: u64,
     latencies: BTreeMap<Kind, Histogram<u64>>,
-    /// Inserts into a leaf with room, and those that divided one.
+    /// Inserts into a leaf with room, and inserts that divided one.
     common: Group,
     dividing: Group,
 }
 
-/// Operations of one sort, looked at one by one.
+/// Operations of one group, observed one by one.
 #[derive(Clone, Copy, Default)]
 struct Group {
     count: u64,
     lines: u64,
-    /// Of the one that has the most.
+    /// Of the operation with the most.
     lines_max: u64,
     fences: u64,
     nanoseconds: u64,
@@ -532,7 +532,7 @@ impl Outcome {
 
     fn report(&self, parameters: &Parameters, metrics: &mut Metrics) {
         let seconds = self.lasted.as_secs_f64().max(1e-9);
-        // Where each operation is timed, looks at the clock are in it; where each is counted, it says nothing.
+        // With latencies, throughput includes reading the clock; where each operation is counted, throughput means nothing.
         if matches!(parameters.measure, Measure::Time | Measure::Latency) {
             put(metrics, metric::THROUGHPUT, self.operations as f64 / seconds, "op/s");
         }
@@ -595,7 +595,7 @@ fn put(metrics: &mut Metrics, name: &str, value: f64, unit: &str) {
     metrics.insert(name.into(), Metric { value, unit: unit.into() });
 }
 
-/// Fills an instance in a file, and opens it again: after a crash, and after a clean shutdown.
+/// Fills an instance in a file, and reopens it: after a crash, and after a clean shutdown.
 fn recovery(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(String, Metrics)>, Error> {
     let place = Place::new(&case.parameters.memory, true)?;
     let keys = Keys { kind: case.parameters.key, seed: context.seed };
@@ -619,7 +619,7 @@ fn recovery(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Ve
         if context.stopped() {
             return Ok(Vec::new());
         }
-        // Every thousandth key, and at least one. The first of them is the first operation, which may have to do what opening has left to it.
+        // Every thousandth key, and at least one. The first lookup is the first operation, which may have to do work that opening has deferred.
         let step = (population.count() / 1000).max(1);
         let mut looked_for = (0..population.count()).step_by(step as usize).map(|at| population.number(at)).map(|number| (number, keys.entry(number, 8).0));
         let (first, mut value, mut wrong) = (looked_for.next(), Vec::new(), 0);
@@ -647,7 +647,7 @@ fn recovery(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Ve
     Ok(vec![("reopen".into(), metrics)])
 }
 
-/// Loads, and says what is taken: of persistent memory here, of DRAM in a process of its own, which holds nothing else.
+/// Loads an instance, and returns its memory use: persistent memory measured here, DRAM in a separate process, which holds nothing else.
 fn space(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(String, Metrics)>, Error> {
     let mut metrics = Metrics::new();
     let used = match context.child {
@@ -659,7 +659,7 @@ fn space(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(
     if let Some(bytes) = used.pool_bytes {
         put(&mut metrics, metric::POOL, bytes as f64 / keys, "B/key");
     }
-    // In this process what others have freed would be taken again, and not be seen.
+    // This process would reuse memory freed before, which would then not be counted.
     if let (Some(bytes), Some(_)) = (used.private_bytes, context.child) {
         put(&mut metrics, metric::DRAM, bytes as f64 / keys, "B/key");
     }
@@ -669,10 +669,10 @@ fn space(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(
     Ok(vec![("space".into(), metrics)])
 }
 
-/// Fills an instance by all that the case says, and tells what it takes; `None` if it was stopped.
+/// Fills an instance as the case says, and returns its memory use; `None` if it was stopped.
 pub(crate) fn occupy(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Option<child::Used>, Error> {
     check(case)?;
-    // Its pages are then no private memory.
+    // In a file its pages are not private memory.
     let Capabilities { persistent, needs_files, .. } = system.capabilities();
     let place = Place::new(&case.parameters.memory, persistent || needs_files)?;
     let keys = Keys { kind: case.parameters.key, seed: context.seed };
@@ -686,7 +686,7 @@ pub(crate) fn occupy(system: &dyn System, case: &Case, context: Context<'_>) -> 
     if context.stopped() {
         return Ok(None);
     }
-    // The list of the keys is the lab's, not the system's.
+    // The list of keys belongs to the lab, not to the system.
     let key_count = population.count();
     drop(population);
     let after = crate::machine::private_bytes();
@@ -695,8 +695,8 @@ pub(crate) fn occupy(system: &dyn System, case: &Case, context: Context<'_>) -> 
     Ok(Some(child::Used { keys: key_count, private_bytes, pool_bytes: space.pool_bytes, leaves: space.leaves }))
 }
 
-/// Instructions of each phase, what they read and what they miss: in the calls of the system, in the process that does it, less those in one that does all
-/// before it.
+/// Instructions of each phase, their reads and misses, within the calls of the system in the process that executes the phase, less those in a process that does
+/// everything before it.
 fn instructions(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec<(String, Metrics)>, Error> {
     let program = context.child.ok_or_else(|| Error::Usage("this program cannot count instructions: it cannot start itself".into()))?;
     let mut measured = Vec::new();

@@ -1,4 +1,4 @@
-//! What can go wrong with a measurement.
+//! Errors of a measurement.
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What was asked for makes no sense.
+    /// The request makes no sense.
     #[error("{0}")]
     Usage(String),
     /// A system has failed.
@@ -15,7 +15,7 @@ pub enum Error {
     System {
         /// Its name.
         system: String,
-        /// What it says.
+        /// Its error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A system has answered wrongly, so its figures mean nothing.
@@ -25,7 +25,7 @@ pub enum Error {
         system: String,
         /// What was being done.
         phase: String,
-        /// How often.
+        /// How many answers were wrong.
         count: u64,
     },
     /// A system does not have an operation.
@@ -36,7 +36,7 @@ pub enum Error {
         /// The operation.
         operation: &'static str,
     },
-    /// A line of a result file is not one.
+    /// A line of a result file is invalid.
     #[error("line {line}: {message}; is this a file that `everleaf lab run` or `reproduce` has written?")]
     Result {
         /// Its number, from 1.
@@ -44,13 +44,13 @@ pub enum Error {
         /// What is wrong with it.
         message: String,
     },
-    /// Whoever runs it has stopped it.
+    /// The user has stopped the run.
     #[error("interrupted; what was measured until then stands")]
     Interrupted,
-    /// A file, another program, the system.
+    /// A file operation, another program or the operating system has failed.
     #[error("{action}: {source}")]
     Io {
-        /// What was tried, and on what.
+        /// What was tried, and on what object.
         action: String,
         /// Why it failed.
         source: io::Error,

@@ -1,31 +1,31 @@
 //! Keys and values by number.
 //!
-//! A key is known by its *number*. Random keys are numbered from 0, dense ones from [`DENSE`]; a number with [`ABSENT`] is never inserted. From the number
-//! follow the key and what its value begins with, so every answer can be checked without a table.
+//! A key is known by its *number*. Random keys are numbered from 0, dense ones from [`DENSE`]; a number with [`ABSENT`] is never inserted. The number
+//! determines the key and the beginning of its value, so every answer can be checked without a table.
 
 use crate::plan::{KeyKind, Order};
 
-/// Numbers of dense keys have this bit: they are larger than all random ones, and ascend.
+/// Numbers of dense keys have this bit: these keys are larger than all random ones, and ascend.
 pub(crate) const DENSE: u64 = 1 << 63;
-/// Numbers of keys that are nowhere have this bit.
+/// Numbers of keys that are never inserted have this bit.
 pub(crate) const ABSENT: u64 = 1 << 62;
 
-/// Numbers must be smaller, leaving these bits aside.
+/// Numbers must be smaller, apart from these bits.
 const NUMBER_COUNT_MAX: u64 = 1 << 44;
-/// Bits of a value's first word that tell the key; the version stands above them.
+/// The bits of a value's first word below this identify the key; the version is above them.
 const VERSION_SHIFT: u32 = 48;
 
-/// A prime above every number of keys that a run can have: multiplied by it, numbers come in another order.
+/// A prime above the maximum number of keys of a run: multiplying by it permutes the numbers.
 const PRIME: u64 = 2_654_435_761;
-/// Keys of a run at most.
+/// Maximum number of keys of a run.
 pub(crate) const KEY_COUNT_MAX: u64 = 1 << 31;
 
-/// How keys follow from numbers.
+/// How keys are derived from numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys {
     /// Their shape.
     pub(crate) kind: KeyKind,
-    /// Another seed, other random keys.
+    /// A different seed gives different random keys.
     pub(crate) seed: u64,
 }
 
@@ -36,7 +36,7 @@ impl Keys {
         if number & DENSE != 0 {
             return number;
         }
-        // Steps that can be undone within 63 bits: addition and multiplication by an odd number modulo 2^63, and shifts to the right.
+        // Invertible steps within 63 bits: addition and multiplication by an odd number modulo 2^63, and right shifts.
         let mut key = number.wrapping_add(self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)) & MASK;
         key = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9) & MASK;
         key = (key ^ key >> 27).wrapping_mul(0x94d0_49bb_1331_11eb) & MASK;
@@ -48,13 +48,13 @@ impl Keys {
         self.kind.bytes().max(8).into()
     }
 
-    /// Appends the key of a number to `keys`. Bytes are ordered as the integers are. Strings of less than 20 bytes begin with the integer as it is in memory,
-    /// so their first eight bytes tell all keys apart: those of db_bench, which begin with zeroes as digits, cost more to compare.
+    /// Appends the key of a number to `keys`. Bytes sort like the integers. Strings of fewer than 20 bytes begin with the integer's bytes, so their first eight
+    /// bytes differ. db_bench's keys begin with zero digits, and so cost more to compare.
     pub(crate) fn append(self, number: u64, keys: &mut Vec<u8>) {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let (integer, end) = (self.integer(number), keys.len() + self.size());
         if self.size() >= 23 {
-            // As YCSB has them: `user` and a number. It is below 10^19, as dense keys are few.
+            // As in YCSB: `user` and a number. It is below 10^19, as there are few dense keys.
             let (mut decimals, mut rest) = ([0; 19], integer);
             for decimal in decimals.iter_mut().rev() {
                 *decimal = b'0' + (rest % 10) as u8;
@@ -71,7 +71,7 @@ impl Keys {
         keys.resize(end, b'.');
     }
 
-    /// A key, and the value that is first set for it.
+    /// A key and its initial value.
     pub(crate) fn entry(self, number: u64, value_bytes: u32) -> (Vec<u8>, Vec<u8>) {
         let (mut key, mut value) = (Vec::new(), Vec::new());
         self.append(number, &mut key);
@@ -80,7 +80,7 @@ impl Keys {
     }
 }
 
-/// Appends a value of so many bytes for the key of that number: no two versions in a row are the same, and only version 0 looks like version 0.
+/// Appends a value of this size for the key of that number. Consecutive versions differ, and only version 0 looks like version 0.
 #[inline]
 pub(crate) fn append_value(number: u64, version: u16, size: u32, values: &mut Vec<u8>) {
     let word = if size < 8 { short_word(number, version, size) } else { tag(number) | u64::from(version) << VERSION_SHIFT };
@@ -89,7 +89,7 @@ pub(crate) fn append_value(number: u64, version: u16, size: u32, values: &mut Ve
     values.resize(end, bytes[0] | 1);
 }
 
-/// The version of a value; `None` if it cannot be of the key of that number. A short value may be that of another key, too: in a byte four bits tell keys.
+/// The version of a value; `None` if it cannot belong to the key of that number. A short value may match another key, too: in a byte, four bits identify keys.
 #[inline]
 pub(crate) fn version_of(value: &[u8], number: u64) -> Option<u16> {
     match value.first_chunk() {
@@ -101,7 +101,7 @@ pub(crate) fn version_of(value: &[u8], number: u64) -> Option<u16> {
     }
 }
 
-/// Bits of a value of less than 8 bytes that tell the key. As many tell the version above them, and 16 of the longer ones.
+/// Bits of a value of less than 8 bytes that identify the key. As many above them identify the version; longer values have 16 for it.
 fn short_shift(size: u32) -> u32 {
     8 * size - (4 * size).min(16)
 }
@@ -127,19 +127,19 @@ fn tag(number: u64) -> u64 {
     ((number % NUMBER_COUNT_MAX) | dense) + 1
 }
 
-/// The keys that an instance holds: some one by one, then runs of numbers.
+/// The keys that an instance holds: some as single numbers, then runs of numbers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Population {
     listed: Vec<u64>,
-    /// The first number of each, and how many follow.
+    /// The first number of each, and its length.
     runs: Vec<(u64, u64)>,
     count: u64,
-    /// Behind the last number that was given to anybody, of random and of dense keys.
+    /// The next unused number, of random and of dense keys.
     next: [u64; 2],
 }
 
 impl Population {
-    /// Gives away the next `count` numbers of that order, for keys to be added by them; the first.
+    /// Reserves the next `count` numbers of that order, for keys to be added. Returns the first.
     pub(crate) fn reserve(&mut self, order: Order, count: u64) -> u64 {
         let (base, next) = match order {
             Order::Random => (0, &mut self.next[0]),
@@ -155,7 +155,7 @@ impl Population {
         self.count += count;
     }
 
-    /// These are all that there are.
+    /// Replaces all keys by these.
     pub(crate) fn replace(&mut self, numbers: Vec<u64>) {
         self.count = numbers.len() as u64;
         self.listed = numbers;
@@ -167,10 +167,10 @@ impl Population {
         self.count
     }
 
-    /// The number of the key that was added as the `place`-th, from 0.
+    /// The number of the key added at position `place`, from 0.
     ///
     /// # Panics
-    /// When there are not so many.
+    /// If there are not that many.
     pub(crate) fn number(&self, place: u64) -> u64 {
         if let Some(number) = self.listed.get(place as usize) {
             return *number;
@@ -186,9 +186,9 @@ impl Population {
     }
 }
 
-/// All places below `count` in another order: a permutation.
+/// A permutation of all places below `count`.
 pub(crate) fn shuffled(place: u64, count: u64) -> u64 {
-    // What takes more than a word takes long to divide, and each operation of a run comes here.
+    // Division of more than a word is slow, and every operation of a run comes here.
     match place.checked_mul(PRIME) {
         Some(product) => product % count,
         None => (u128::from(place) * u128::from(PRIME) % u128::from(count)) as u64,
@@ -225,7 +225,7 @@ mod tests {
         let keys = Keys { kind: KeyKind::Integer, seed: 1 };
         let mut parts = [0_u32; 16];
         (0..16_000).for_each(|number| parts[(keys.integer(number) >> 59) as usize] += 1);
-        // 1,000 are expected of each; a standard deviation is 31.
+        // 1,000 are expected in each; the standard deviation is 31.
         assert!(parts.iter().all(|count| (850..1150).contains(count)), "{parts:?}");
     }
 
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(version_of(b"", 0), None);
     }
 
-    /// They were refused.
+    /// These were refused.
     #[test]
     fn short_values_tell_what_they_have_bits_for() {
         for size in 1..8 {
@@ -263,7 +263,7 @@ mod tests {
     fn a_population_numbers_its_keys_in_the_order_they_came() {
         let mut population = Population::default();
         assert_eq!(population.reserve(Order::Random, 5), 0);
-        // Two threads, each with a part of what was reserved, not all of which it needs.
+        // Two threads, each with a part of the reserved numbers, not all of which it needs.
         population.add(0, 2);
         population.add(3, 1);
         assert_eq!(population.reserve(Order::Dense, 2), DENSE);

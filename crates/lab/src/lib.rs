@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
-//! The lab: the same work for every structure of the registry, for the store, and for whatever else implements [`System`].
+//! The lab: the same work for every structure of the registry, for the store, and for anything else that implements [`System`].
 //!
-//! Start with [`result`] (the lines of JSON that a run leaves, and all that is known of it afterwards), then [`plan`] (what a run is to do), then [`System`]
+//! Start with [`result`] (the lines of JSON that a run leaves, and everything known about it afterwards), then [`plan`] (what a run is to do), then [`System`]
 //! (what is measured).
 
 pub mod child;

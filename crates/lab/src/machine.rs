@@ -1,4 +1,4 @@
-//! The machine, as far as it tells.
+//! Properties of the machine, as far as they are known.
 
 use crate::result::Machine;
 use everleaf_pmem::{Domain, Hardware, htm};
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 impl Machine {
-    /// This machine. What its memory costs is added by whoever measures it.
+    /// This machine. The caller adds the costs of its memory.
     pub fn this() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.split_once(':').map(|(_, value)| value.trim().to_owned()));
@@ -28,7 +28,7 @@ impl Machine {
         }
     }
 
-    /// In a few words.
+    /// A short description.
     pub fn summary(&self) -> String {
         format!("{}, {} cores", self.processor, self.cores)
     }
@@ -53,7 +53,7 @@ fn caches(directory: &Path) -> BTreeMap<String, u64> {
         .collect()
 }
 
-/// Name of the file system that holds `path`: that of the longest mount point above it.
+/// Name of the file system that contains `path`: that of the longest mount point above it.
 pub fn file_system(path: &Path) -> String {
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();

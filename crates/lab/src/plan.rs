@@ -1,20 +1,20 @@
-//! What a run is to do. A plan stands in the header of every result file, so that the run can be done again from it.
+//! What a run is to do. The header of every result file contains the plan, so the run can be repeated from it.
 
 use clap::ValueEnum;
 use everleaf_pmem::Domain;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::{Path, PathBuf};
 
-/// All of a run.
+/// A whole run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// What to measure, in this order.
     pub experiments: Vec<Experiment>,
-    /// Ids of the claims that are judged by what was measured.
+    /// Ids of the claims to be judged by these measurements.
     pub claims: Vec<String>,
-    /// Rounds of each experiment; in each, all its systems take their turn.
+    /// Rounds of each experiment; all its systems take their turn in each round.
     pub rounds: u32,
-    /// Seed of keys and choices.
+    /// Seed of keys and random choices.
     pub seed: u64,
 }
 
@@ -29,9 +29,9 @@ pub struct Experiment {
     pub systems: Vec<String>,
     /// The system that ratios refer to; the first if not given.
     pub baseline: Option<String>,
-    /// What each of them does: one or more cases, which differ in one parameter if they are to be drawn.
+    /// The work of each system: one or more cases, which differ in one parameter if they are to be drawn.
     pub cases: Vec<Case>,
-    /// How to draw it; if that is not given, bars of throughput.
+    /// How to draw it; bars of throughput if not given.
     #[serde(default, alias = "figure", deserialize_with = "one_or_more")]
     pub figures: Vec<Figure>,
 }
@@ -55,27 +55,27 @@ fn one_or_more<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Figure>, D::Err
 pub struct Case {
     /// What is done.
     pub workload: Workload,
-    /// With what.
+    /// Under which parameters.
     pub parameters: Parameters,
 }
 
 /// A sequence of phases on one instance. Every phase but an unmeasured one gives a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
-    /// Name for people, and for the results.
+    /// Name for readers and for the results.
     pub name: String,
     /// How the instance is filled before the first phase, with [`Parameters::keys`] keys; `None` if it starts empty.
     pub load: Option<Load>,
-    /// What is done then, in order.
+    /// What is done after loading, in order.
     pub phases: Vec<Phase>,
 }
 
 /// How an instance is filled before anything is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// In what order keys come.
+    /// In what order keys are inserted.
     pub order: Order,
-    /// Share of each leaf that is full afterwards, rounded down to entries; `None`: whatever comes of inserting one after the other.
+    /// Share of each leaf that is full afterwards, rounded down to entries; `None`: whatever results from inserting one key after the other.
     pub fill: Option<f64>,
 }
 
@@ -94,20 +94,20 @@ pub enum Order {
 pub struct Phase {
     /// Unique in its workload.
     pub name: String,
-    /// Which operations, in which ratio.
+    /// Which operations, in which proportions.
     pub mix: Mix,
-    /// Which of the keys that are there an operation takes.
+    /// Which of the existing keys an operation takes.
     pub distribution: Distribution,
-    /// How the keys look that are inserted.
+    /// Whether inserted keys are random or ascending.
     pub order: Order,
-    /// Operations of all threads together; `None`: as many as there are keys, or, of scans, so many that they visit about as many.
+    /// Operations of all threads together. `None`: as many as there are keys; for scans, as many as visit about that many entries.
     pub operations: Option<u64>,
     /// How operations follow each other.
     pub access: Access,
     /// How many entries a scan visits.
     #[serde(default)]
     pub lengths: Lengths,
-    /// Whether memory for a new leaf of each operation is touched before: a huge page that is touched first takes as long as thousands of inserts.
+    /// Whether memory for a new leaf of each operation is touched beforehand: the first touch of a huge page takes as long as thousands of inserts.
     #[serde(default)]
     pub touches_ahead: bool,
     /// Whether it gives a measurement; a warm-up does not.
@@ -118,20 +118,20 @@ pub struct Phase {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Mix {
-    /// Looking up a key that is there.
+    /// Looking up a key that exists.
     pub search: f64,
-    /// Looking up a key that is not there.
+    /// Looking up a key that does not exist.
     pub miss: f64,
-    /// Adding a key that is not there.
+    /// Adding a key that does not exist.
     pub insert: f64,
-    /// Setting the value of a key that is there.
+    /// Setting the value of a key that exists.
     pub update: f64,
-    /// Removing a key that is there. Among other operations each thread works on a share of the keys that is its own, so that it knows which are left, and
-    /// inserts bring back what it has removed.
+    /// Removing a key that exists. In a mix with other operations each thread works on its own share of the keys, so it knows which are left, and inserts
+    /// restore the keys that it has removed.
     pub delete: f64,
-    /// Visiting entries from a key on, by [`Phase::lengths`].
+    /// Visiting entries from a key on; [`Phase::lengths`] says how many.
     pub scan: f64,
-    /// Looking up a key, and setting its value to something that follows from what it was.
+    /// Looking up a key, and setting its value to one derived from the old value.
     pub modify: f64,
 }
 
@@ -139,15 +139,15 @@ pub struct Mix {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distribution {
-    /// All with equal chance; each once at most, in random order, if there are no more operations than keys.
+    /// All with equal probability; each at most once, in random order, if there are no more operations than keys.
     Uniform,
-    /// All with equal chance in every draw, so that some come several times and others never: db_bench's.
+    /// All with equal probability in every draw, so some come several times and others never, as in db_bench.
     Random,
-    /// In the order in which they came, each thread its part; of scans: one behind the other, each thread from the first key on.
+    /// In the order of insertion, each thread its part; scans: one after the other, each thread from the first key on.
     Sequential,
-    /// Few very often, spread over all keys that were there before the phase, by Zipf's law over them with this exponent, 0.99 for YCSB's mixes. (YCSB itself
-    /// draws from ten thousand million places and takes them modulo the number of keys, so that its first keys come less often.) In a mix with deletes each
-    /// thread has its own few, and the last of its keys takes the place of one that is deleted.
+    /// Few keys very often, spread over all keys that existed before the phase, by Zipf's law over them with this exponent, 0.99 for YCSB's mixes. (YCSB itself
+    /// draws from ten thousand million places and takes them modulo the number of keys, so its most frequent keys come less often.) In a mix with deletes each
+    /// thread has its own few keys, and the last of its keys replaces one that is deleted.
     Zipfian(f64),
     /// The keys inserted last most often, by Zipf's law with this exponent.
     Latest(f64),
@@ -160,7 +160,7 @@ pub enum Lengths {
     /// [`Parameters::scan_length`].
     #[default]
     Fixed,
-    /// From one to [`Parameters::scan_length`] with equal chance: YCSB's.
+    /// From one to [`Parameters::scan_length`] with equal probability, as in YCSB.
     Uniform,
 }
 
@@ -168,42 +168,42 @@ pub enum Lengths {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
-    /// The processor may begin one before the last is done.
+    /// The processor may begin one before the last has finished.
     Independent,
-    /// The key of a lookup depends on the value that the last one found.
+    /// The key of a lookup depends on the value found by the previous one.
     Dependent,
-    /// So many at once, by the system's own operation for batches.
+    /// This many at once, by the system's own batch operation.
     Batch(u32),
 }
 
-/// What a workload is done with. All of it stands beside each measurement.
+/// The parameters of a workload. Every measurement includes all of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parameters {
-    /// Keys that are loaded, or that the first phase inserts.
+    /// Keys that are loaded, or inserted by the first phase.
     pub keys: u64,
-    /// How long a key is.
+    /// The type and size of keys.
     pub key: KeyKind,
     /// Size of a value in bytes.
     pub value_bytes: u32,
-    /// Threads that do the phases; loading is done by one.
+    /// Threads that execute the phases; one thread does the loading.
     pub threads: u16,
     /// Nanoseconds added to every line written back.
     pub write_latency_ns: u64,
-    /// Persistence domain, by its name; those that know none ignore it.
+    /// Persistence domain, by its name; systems without domains ignore it.
     pub domain: String,
-    /// Where persistent data lie.
+    /// Where persistent data are stored.
     pub memory: Memory,
-    /// Entries of a scan, or the most of them.
+    /// Entries per scan, or the maximum.
     pub scan_length: u32,
-    /// Whether pools have memory for all keys before any is inserted.
+    /// Whether pools get memory for all keys before the first insert.
     #[serde(default)]
     pub prefault: bool,
-    /// What is found out.
+    /// What is measured.
     pub measure: Measure,
 }
 
 impl Default for Parameters {
-    /// Those of `lab run`, if nothing else is asked for.
+    /// The defaults of `lab run`.
     fn default() -> Self {
         Self {
             keys: 1_000_000,
@@ -220,7 +220,7 @@ impl Default for Parameters {
     }
 }
 
-/// What is found out. Counting takes time, so one pass does not do both. The first paragraph of each is what the command says of it.
+/// What is measured. Counting takes time, so one pass does not do both. The first paragraph of each variant is its help text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Measure {
@@ -247,7 +247,7 @@ pub enum Measure {
 }
 
 impl Parameters {
-    /// One of them in words, by its name here; prefaulting is told with the memory.
+    /// One parameter in words, by its field name; prefaulting is described with the memory.
     pub(crate) fn describe(&self, name: &str) -> String {
         let Self { keys, key, value_bytes, threads, write_latency_ns, domain, memory, prefault, scan_length, .. } = self;
         match name {
@@ -270,7 +270,7 @@ impl Parameters {
 }
 
 impl Measure {
-    /// For people.
+    /// For readers.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Time => "time",
@@ -282,12 +282,12 @@ impl Measure {
         }
     }
 
-    /// Whether it is counted, not timed: one round is enough, as it hardly varies.
+    /// Whether it is counted, not timed: one round is enough, as counts hardly vary.
     pub(crate) fn is_counted(self) -> bool {
         matches!(self, Self::Counts | Self::Space | Self::Instructions)
     }
 
-    /// Whether a latency of writes changes what is found out; elsewhere none is added.
+    /// Whether write latency changes this measure; for the others none is added.
     pub(crate) fn is_slowed(self) -> bool {
         matches!(self, Self::Time | Self::Latency | Self::Recovery)
     }
@@ -299,7 +299,7 @@ impl Measure {
 pub enum KeyKind {
     /// Integers of 8 bytes.
     Integer,
-    /// Strings of so many bytes, at least 8.
+    /// Strings of this many bytes, at least 8.
     Bytes(u16),
 }
 
@@ -313,27 +313,27 @@ impl KeyKind {
     }
 }
 
-/// Where persistent data lie.
+/// Where persistent data are stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Memory {
-    /// Memory without a file; systems that need files have them on `/dev/shm`.
+    /// Memory without a file; systems that need files keep them on `/dev/shm`.
     Anonymous,
-    /// Files in this directory: what is asked for, and all that older files say. A run writes down one of the following instead.
+    /// Files in this directory. This is how it is requested, and all that older files say; a run records one of the following variants instead.
     Directory(PathBuf),
-    /// The same, those of pools on pages of 2 MiB, where that can be had.
+    /// The same, with pool files on pages of 2 MiB, where available.
     HugePages(PathBuf),
-    /// The same, those of pools on pages as the file system makes them unasked.
+    /// The same, with pool files on the file system's default pages.
     SmallPages(PathBuf),
 }
 
 impl Memory {
-    /// Whether pools are to lie on pages of 2 MiB, where that can be had.
+    /// Whether pools should lie on pages of 2 MiB, where available.
     pub(crate) fn has_huge_pages(&self) -> bool {
         !matches!(self, Self::SmallPages(_))
     }
 
-    /// Where files lie, if they do.
+    /// The directory of the files, if there are files.
     pub(crate) fn directory(&self) -> Option<&Path> {
         match self {
             Self::Anonymous => None,
@@ -341,7 +341,7 @@ impl Memory {
         }
     }
 
-    /// The same, for people.
+    /// The same, for readers.
     pub(crate) fn files(&self) -> Option<String> {
         let pages = if self.has_huge_pages() { "" } else { " on small pages" };
         self.directory().map(|path| format!("files in {}{pages}", path.display()))
@@ -353,12 +353,11 @@ impl Memory {
 pub struct Figure {
     /// Bars, or lines.
     pub shape: Shape,
-    /// The parameter along the horizontal axis, by its name in [`Parameters`]; `phase` and `system` as well, and `operations`: how many the workload has come
-    /// to.
+    /// The parameter along the horizontal axis, by its name in [`Parameters`]; also `phase`, `system`, and `operations`: the workload's operations so far.
     pub horizontal: String,
     /// The metric along the vertical axis, by its name in the measurements.
     pub vertical: String,
-    /// The phases that are drawn; all if empty.
+    /// The phases to draw; all if empty.
     pub phases: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the memory itself costs, measured in a pool like that of the indexes: the floor under every figure.
+//! The cost of the memory itself, measured in a pool like that of the indexes: the floor under every figure.
 
 use crate::Error;
 use everleaf_pmem::{Pool, WORD, Word};
@@ -13,21 +13,21 @@ use std::time::Instant;
 pub(crate) const FLUSHED_LINE: &str = "random store, write-back, fence";
 /// A store to a random line.
 pub(crate) const STORE: &str = "random store";
-/// A read of a random line, whose place the read before it tells.
+/// A read of a random line whose position comes from the read before it.
 pub(crate) const DEPENDENT_READ: &str = "dependent random read of 64 B";
 
 const LINE_WORDS: usize = everleaf_pmem::LINE / WORD;
 
-/// Measures, on `line_count` lines of a block of `pool`, which is to flush: nanoseconds, by name.
+/// Measures `line_count` lines of a block of `pool`, which must flush. Returns nanoseconds, by name.
 ///
 /// # Errors
 /// A full pool.
 pub(crate) fn measure(pool: &Pool, line_count: usize, operations: usize, seed: u64) -> Result<BTreeMap<String, f64>, Error> {
-    // One line more than wanted, so that they can begin where a line does.
+    // One line more than needed, so that they can be aligned to a line.
     let block = pool.alloc_words((line_count + 1) * LINE_WORDS).map_err(|error| Error::system("memory", error))?;
     let skipped = pool.offset_of(&block[0]).bytes() as usize % everleaf_pmem::LINE / WORD;
     let start = (LINE_WORDS - skipped) % LINE_WORDS;
-    // Places are computed: a table of them would be one more miss of the cache.
+    // Positions are computed: a table of them would cost another cache miss.
     let (lines, _) = block[start..].as_chunks::<LINE_WORDS>();
     let lines = &lines[..line_count];
     let mut random = SmallRng::seed_from_u64(seed);
@@ -50,7 +50,7 @@ pub(crate) fn measure(pool: &Pool, line_count: usize, operations: usize, seed: u
     Ok([(FLUSHED_LINE, flushed_line), (STORE, store), (DEPENDENT_READ, dependent_read)].map(|(name, cost)| (name.to_owned(), cost)).into())
 }
 
-/// Links all lines to one cycle in random order: the first word of each is the number of the next.
+/// Links all lines into one cycle in random order: the first word of each is the number of the next.
 fn link_cycle(pool: &Pool, lines: &[[Word; LINE_WORDS]], random: &mut SmallRng) {
     let mut order: Vec<usize> = (0..lines.len()).collect();
     // Sattolo's shuffle, which leaves a single cycle.

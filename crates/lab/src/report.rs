@@ -1,4 +1,4 @@
-//! The showing half of the lab: from a result file to pictures, and to one page with all of them.
+//! The reporting half of the lab: from a result file to pictures, and to one page with all of them.
 //!
 //! ```text
 //! DIRECTORY/report.html          everything, in one file that needs nothing else
@@ -7,8 +7,8 @@
 //!                   NAME.csv     its data: medians, smallest, largest, number of rounds
 //! ```
 //!
-//! The same results give the same bytes. Nothing in a result file is trusted: text is escaped where it is written (`svg.rs`), file names are made of letters
-//! and digits, and numbers that cannot be drawn are left out (`Spread::drawable`).
+//! The same results give the same bytes. Nothing in a result file is trusted: text is escaped where it is written (`svg.rs`), file names consist of letters and
+//! digits, and numbers that cannot be drawn are left out (`Spread::drawable`).
 //!
 //! Read `figure` (what is shown), then `gather` (from measurements to figures), then `rows` and `lines` (how they are drawn).
 
@@ -40,7 +40,7 @@ pub struct Written {
     pub figures: usize,
 }
 
-/// Writes the report of a run, whole or cut short, into `directory`, which is created if it is not there.
+/// Writes the report of a complete or interrupted run into `directory`, which is created if necessary.
 ///
 /// # Errors
 /// Those of the file system; a figure too large for a picture.

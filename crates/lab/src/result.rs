@@ -1,4 +1,4 @@
-//! What a run leaves: lines of JSON.
+//! The output of a run: lines of JSON.
 //!
 //! ```text
 //! {"line":"header", ...}        first: what was run, on what machine
@@ -9,7 +9,7 @@
 //! {"line":"end", ...}           last: whether all of it was done; without it the run was cut short, and what stands there still counts
 //! ```
 //!
-//! Each line is written as a whole as soon as it is known, so a file is good at any moment.
+//! Each line is written as a whole as soon as it is known, so a file is valid at any moment.
 
 use crate::Error;
 use crate::plan::{Parameters, Plan};
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 
-/// The version of the lines; a file with another one is refused.
+/// The format version of the lines; a file with another version is refused.
 pub const FORMAT: u32 = 1;
 
 /// A line of a result file.
@@ -27,13 +27,13 @@ pub const FORMAT: u32 = 1;
 pub enum Line {
     /// The first.
     Header(Box<Header>),
-    /// What memory costs.
+    /// Costs of memory.
     Memory(MemoryCosts),
     /// Figures of one phase of one round.
     Measurement(Box<Measurement>),
-    /// Something that a system cannot do.
+    /// A case that a system cannot do.
     Skipped(Box<Skipped>),
-    /// A claim, judged.
+    /// A judged claim.
     Claim(Claim),
     /// The last.
     End(End),
@@ -44,7 +44,7 @@ pub enum Line {
 pub struct Header {
     /// [`FORMAT`].
     pub format: u32,
-    /// Version of Everleaf, and, if it was built in its repository, `+` and the commit, and `.changed` if that was not all.
+    /// Version of Everleaf. If it was built in its repository, also `+` and the commit, and `.changed` if there were uncommitted changes.
     pub version: String,
     /// The command and its arguments.
     pub command: Vec<String>,
@@ -56,12 +56,12 @@ pub struct Header {
     pub plan: Plan,
 }
 
-/// A machine, as far as it tells.
+/// A machine, as far as its properties are known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// Model of the processor.
     pub processor: String,
-    /// Processors that may be used.
+    /// Number of processors that may be used.
     pub cores: u32,
     /// Sizes of the caches in bytes, by level and kind: `L1 data`, `L2`, `L3`.
     pub caches: BTreeMap<String, u64>,
@@ -71,15 +71,15 @@ pub struct Machine {
     pub kernel: String,
     /// Size of a page in bytes.
     pub page_bytes: u64,
-    /// When the kernel takes huge pages for anonymous memory, and for shared memory.
+    /// When the kernel uses huge pages for anonymous memory, and for shared memory.
     pub huge_pages: String,
-    /// The instruction that writes lines back.
+    /// The instruction used to write lines back.
     pub flush_instruction: String,
     /// Whether the processor has transactions (RTM).
     #[serde(default)]
     pub has_transactions: bool,
-    /// What memory itself costs here, in nanoseconds: `random store`, `random store, write-back, fence`, `dependent random read of 64 B`; at the beginning, on
-    /// an area about as large as the largest index. [`MemoryCosts`] stand beside the rounds.
+    /// Costs of memory here, in nanoseconds: `random store`, `random store, write-back, fence`, `dependent random read of 64 B`. Measured at the beginning, on
+    /// an area about as large as the largest index. [`MemoryCosts`] has those of the rounds.
     pub raw_ns: BTreeMap<String, f64>,
 }
 
@@ -90,15 +90,15 @@ pub struct Measurement {
     pub experiment: String,
     /// Name of the system.
     pub system: String,
-    /// When a write of it counts as done, in words: `each write, to memory (adr)`, `none`, `fsync of each commit`.
+    /// When a write to it counts as done, in words: `each write, to memory (adr)`, `none`, `fsync of each commit`.
     pub durability: String,
-    /// Size of its leaves in bytes, if it has such.
+    /// Size of its leaves in bytes, if it has leaves.
     pub leaf_bytes: Option<u32>,
     /// [`Workload::name`](crate::plan::Workload::name).
     pub workload: String,
     /// [`Phase::name`](crate::plan::Phase::name).
     pub phase: String,
-    /// With what it was done.
+    /// Its parameters.
     pub parameters: Parameters,
     /// The round, from 0.
     pub round: u32,
@@ -106,87 +106,87 @@ pub struct Measurement {
     pub metrics: BTreeMap<String, Metric>,
 }
 
-/// Names of metrics. Mixes of several operations have the latencies of each, too, after the name of the operation: `search p99`. Inserts by one thread, where
-/// latencies or counts are asked for, have `common mean`, `common lines flushed`, `common lines flushed at most` and `common fences` of those that found room
-/// in a leaf, and the same with `split` of those that divided one; `common share` and `split share` are their shares of the time.
+/// Names of metrics. Mixes of several operations also have the latencies of each, named after the operation: `search p99`. Inserts by one thread, where
+/// latencies or counts are measured, have `common mean`, `common lines flushed`, `common lines flushed at most` and `common fences` of the inserts that found
+/// room in a leaf, and the same with `split` of those that divided one; `common share` and `split share` are their shares of the time.
 pub mod metric {
     /// Operations of all threads per second: `op/s`.
     pub const THROUGHPUT: &str = "throughput";
     /// Time of an operation in its thread: `ns`.
     pub const MEAN: &str = "mean";
-    /// Half of the operations took at most so long, each in a batch as long as the whole batch: `ns`.
+    /// Half of the operations took at most this long; an operation of a batch counts as long as the whole batch: `ns`.
     pub const P50: &str = "p50";
-    /// 99 of 100 took at most so long: `ns`.
+    /// 99 of 100 took at most this long: `ns`.
     pub const P99: &str = "p99";
-    /// 999 of 1,000 took at most so long: `ns`.
+    /// 999 of 1,000 took at most this long: `ns`.
     pub const P999: &str = "p99.9";
-    /// Calls that write lines back, one or more: `1/op`.
+    /// Calls that write back one or more lines: `1/op`.
     pub const FLUSHES: &str = "flushes";
     /// Lines flushed: `1/op`.
     pub const LINES_FLUSHED: &str = "lines flushed";
-    /// Of the operation that has flushed the most of them: `1/op`.
+    /// Lines flushed by the operation that flushed the most: `1/op`.
     pub const LINES_MAX: &str = "lines flushed at most";
     /// Fences: `1/op`.
     pub const FENCES: &str = "fences";
-    /// Different lines stored to during the phase: `1/op`.
+    /// Distinct lines stored to during the phase: `1/op`.
     pub const LINES_WRITTEN: &str = "lines written";
-    /// Different units of 256 bytes stored to during the phase: `1/op`.
+    /// Distinct units of 256 bytes stored to during the phase: `1/op`.
     pub const UNITS_WRITTEN: &str = "units written";
     /// Units of 256 bytes that a modelled device writes to its medium: `1/op`.
     pub const MEDIA_UNITS: &str = "media units";
-    /// Bytes that a modelled device writes to its medium, by bytes flushed: `x`.
+    /// Bytes that a modelled device writes to its medium, divided by bytes flushed: `x`.
     pub const MEDIA_AMPLIFICATION: &str = "media amplification";
     /// Leaves that were divided: `1/op`.
     pub const SPLITS: &str = "splits";
-    /// Time in inserts that divided a leaf, by that in all inserts: `x`.
+    /// Time of inserts that divided a leaf, divided by that of all inserts: `x`.
     pub const SPLIT_SHARE: &str = "split share";
-    /// Leaves that there are after the phase: a count.
+    /// Leaves after the phase: a count.
     pub const LEAVES: &str = "leaves";
     /// Entries that scans visited per second: `1/s`.
     pub const ENTRIES: &str = "entries";
-    /// Times that inner nodes were built anew: a count.
+    /// Number of times that inner nodes were rebuilt: a count.
     pub const REBUILDS: &str = "rebuilds";
-    /// Size of the inner nodes that the first of these has built, and the last: `B`.
+    /// Size of the inner nodes built by the first rebuild: `B`.
     pub const FIRST_REBUILD: &str = "first rebuild";
-    /// See [`FIRST_REBUILD`].
+    /// The same as [`FIRST_REBUILD`], for the last rebuild: `B`.
     pub const LAST_REBUILD: &str = "last rebuild";
-    /// Time that the last of these took, by leaves under what it has built: `ns`.
+    /// Time of the last rebuild, divided by the leaves under the nodes that it built: `ns`.
     pub const REBUILD_PER_LEAF: &str = "last rebuild per leaf";
-    /// Time in which an opening after a crash has followed the list of leaves and built inner nodes over them, by leaves: `ns`.
+    /// Time that opening after a crash spent following the list of leaves and building inner nodes over them, divided by leaves: `ns`.
     pub const REBUILD_FROM_LEAVES: &str = "rebuild from leaves per leaf";
-    /// Attempts at a transaction of the processor that have not taken place: `1/op`. By reason: [`aborts`].
+    /// Attempts at a processor transaction that did not commit: `1/op`. By reason: [`aborts`].
     pub const ABORTS: &str = "aborts";
-    /// Operations that have gone another way, because no attempt took place: `1/op`.
+    /// Operations that took the fallback path, because no attempt committed: `1/op`.
     pub const FALLBACKS: &str = "fallbacks";
-    /// Time in which inner nodes were built anew, by that of all operations: `x`.
+    /// Time spent rebuilding inner nodes, divided by that of all operations: `x`.
     pub const REBUILD_SHARE: &str = "rebuild share";
     /// Private memory of the process: `B/key`.
     pub const DRAM: &str = "dram";
     /// Persistent memory in use: `B/key`.
     pub const POOL: &str = "pool";
-    /// From the call that opens it until the first operation, a lookup, was served, after a crash: `s`.
+    /// From the call that opens it until the first operation, a lookup, has been served, after a crash: `s`.
     pub const RECOVERY: &str = "recovery";
-    /// From the same call until nothing is left to be read behind operations: `s`.
+    /// From the same call until nothing is left to read in the background: `s`.
     pub const RECOVERY_IN_FULL: &str = "recovery in full";
-    /// From the call that opens it until the first operation, a lookup, was served, after a clean shutdown: `s`.
+    /// From the call that opens it until the first operation, a lookup, has been served, after a clean shutdown: `s`.
     pub const REOPENING: &str = "reopening";
-    /// From the same call until nothing is left to be read behind operations: `s`.
+    /// From the same call until nothing is left to read in the background: `s`.
     pub const REOPENING_IN_FULL: &str = "reopening in full";
-    /// The 99th percentile of lookups alone, in a mix: `ns`.
+    /// The 99th percentile of only the lookups of a mix: `ns`.
     pub const SEARCH_P99: &str = "search p99";
     /// The same of updates: `ns`.
     pub const UPDATE_P99: &str = "update p99";
-    /// Operations of the phases of a workload up to the end of this one: a count.
+    /// Operations of a workload's phases up to the end of this one: a count.
     pub const OPERATIONS: &str = "operations";
     /// Instructions of the phase: `1/op`.
     pub const INSTRUCTIONS: &str = "instructions";
     /// Reads of memory by these instructions: `1/op`.
     pub const DATA_READS: &str = "data reads";
-    /// Reads and writes of data that a simulated cache, as large as the last level of the machine's, does not have: `1/op`. Nothing is written back meanwhile,
-    /// so no line leaves it by that.
+    /// Reads and writes of data that miss a simulated cache as large as the machine's last level: `1/op`. Nothing is written back during this, so no line is
+    /// evicted by that.
     pub const LAST_LEVEL_MISSES: &str = "last-level misses";
 
-    /// Those of [`ABORTS`] that have this reason: `1/op`.
+    /// The part of [`ABORTS`] with this reason: `1/op`.
     pub fn aborts(reason: everleaf_pmem::htm::Abort) -> String {
         format!("{ABORTS}: {}", reason.name())
     }
@@ -210,20 +210,20 @@ pub struct Skipped {
     pub system: String,
     /// [`Workload::name`](crate::plan::Workload::name).
     pub workload: String,
-    /// With what it would have been done.
+    /// The parameters that it would have had.
     pub parameters: Parameters,
     /// Why it was not.
     pub why: String,
 }
 
-/// What a paper says, and what came out here.
+/// What a paper says, and the result here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Claim {
     /// Its id, such as `A3`.
     pub id: String,
-    /// Where the paper says it.
+    /// Place in the paper.
     pub place: String,
-    /// What it is about.
+    /// Its subject.
     pub what: String,
     /// The paper's figure.
     pub paper: String,
@@ -231,9 +231,9 @@ pub struct Claim {
     pub ours: String,
     /// Whether they agree.
     pub verdict: Verdict,
-    /// Why.
+    /// The reasons.
     pub why: String,
-    /// The experiments that it was judged by.
+    /// The experiments by which it was judged.
     pub experiments: Vec<String>,
 }
 
@@ -245,14 +245,14 @@ pub enum Verdict {
     Agree,
     /// It does not.
     Differ,
-    /// It was measured, but what is behind it is not the same here.
+    /// It was measured, but under conditions too different to compare.
     CannotCompare,
     /// Something that it needs is missing.
     NotYetPossible,
 }
 
 impl Verdict {
-    /// For people.
+    /// For readers.
     pub fn name(self) -> &'static str {
         match self {
             Self::Agree => "agree",
@@ -266,13 +266,13 @@ impl Verdict {
 /// How the run ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct End {
-    /// Whether everything was done; false after Ctrl-C, and after a failure.
+    /// Whether everything was done; false after Ctrl-C or a failure.
     pub complete: bool,
     /// How long it took.
     pub seconds: f64,
 }
 
-/// What memory cost at the beginning of a round, where the largest index of the experiment lies, and on an area about as large.
+/// Costs of memory at the beginning of a round, where the largest index of the experiment lies, on an area about as large.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemoryCosts {
     /// [`Experiment::id`](crate::plan::Experiment::id).
@@ -288,15 +288,15 @@ pub struct MemoryCosts {
 pub struct Results {
     /// The header.
     pub header: Header,
-    /// What memory cost, in order.
+    /// Costs of memory, in order.
     pub memory: Vec<MemoryCosts>,
     /// All measurements, in order.
     pub measurements: Vec<Measurement>,
-    /// What was left out.
+    /// Cases that were not run.
     pub skipped: Vec<Skipped>,
     /// All claims, in order.
     pub claims: Vec<Claim>,
-    /// The end, if the run came that far.
+    /// The end, if the run reached it.
     pub end: Option<End>,
 }
 
@@ -314,12 +314,12 @@ impl Line {
 }
 
 impl Results {
-    /// Those of which nothing is there yet but the header.
+    /// Results with only a header.
     pub fn new(header: Header) -> Self {
         Self { header, memory: Vec::new(), measurements: Vec::new(), skipped: Vec::new(), claims: Vec::new(), end: None }
     }
 
-    /// Adds what a line tells, which is none of another header.
+    /// Adds the content of a line other than a header.
     pub fn add(&mut self, line: Line) {
         match line {
             Line::Header(header) => self.header = *header,
@@ -331,10 +331,10 @@ impl Results {
         }
     }
 
-    /// Reads a result file. A last line that was cut off is left out.
+    /// Reads a result file. A truncated last line is left out.
     ///
     /// # Errors
-    /// [`Error::Result`] for what is no result file, or one of another format.
+    /// [`Error::Result`] if this is not a result file, or has another format version.
     pub fn read(mut from: impl BufRead) -> Result<Self, Error> {
         let (mut results, mut text) = (None::<Self>, Vec::new());
         for number in 1.. {
@@ -346,7 +346,7 @@ impl Results {
             }
             let line = match serde_json::from_slice(&text) {
                 Ok(line) => line,
-                // Whoever wrote it was stopped in its middle.
+                // The writer was stopped in the middle of this line.
                 Err(_) if results.is_some() && text.last() != Some(&b'\n') => break,
                 Err(error) => return Err(wrong(told(&error))),
             };
@@ -361,7 +361,7 @@ impl Results {
         results.ok_or(Error::Result { line: 1, message: "the file is empty".into() })
     }
 
-    /// What memory cost by that name in each round of an experiment; or, if that has none, at the beginning, as if in each. `None` if it was not measured.
+    /// The memory cost of that name in each round of an experiment, or else that at the beginning, for every round. `None` if it was not measured.
     pub(crate) fn memory_costs(&self, experiment: &str, name: &str) -> Option<Rounds> {
         let of = self.memory.iter().filter(|costs| costs.experiment == experiment);
         let measured: Rounds = of.filter_map(|costs| Some((costs.round, *costs.raw_ns.get(name)?))).collect();
@@ -373,7 +373,7 @@ impl Results {
     }
 }
 
-/// What is wrong with a line. Its number in the file is told beside; serde counts lines from the start of what it was given, which is one line.
+/// What is wrong with a line. Its number in the file is reported separately; serde counts from the start of its input, which is one line.
 fn told(error: &serde_json::Error) -> String {
     let message = error.to_string();
     match message.strip_suffix(&format!(" at line {} column {}", error.line(), error.column())) {
@@ -471,7 +471,7 @@ mod tests {
                 Ok(results) => {
                     assert!(length + 1 >= first, "{length} bytes are less than a header");
                     let ends = whole[..length].iter().filter(|byte| **byte == b'\n').count();
-                    // A line that lacks only its end is whole.
+                    // A line that only lacks its newline is complete.
                     let read = 1
                         + results.memory.len()
                         + results.measurements.len()

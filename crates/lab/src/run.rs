@@ -1,4 +1,4 @@
-//! Runs a plan: systems take turns, every figure is written as soon as it is there.
+//! Runs a plan: systems take turns, and every figure is written as soon as it is known.
 //!
 //! ```text
 //! check all cases and claims                    before a line is written
@@ -10,9 +10,9 @@
 //!             for each system                   in another order each round
 //! ```
 //!
-//! So all systems of a case are measured within seconds of each other, five times or more, minutes apart: what the machine does meanwhile hits all of them.
-//! What is counted, not timed, is done in the first round alone: it hardly varies, and no spread is told of it. A failure, like Ctrl-C, ends the measuring
-//! alone: claims are judged by what there is, and the file gets its end.
+//! So all systems of a case are measured within seconds of each other, five times or more, minutes apart: whatever else the machine does affects all of them.
+//! Counts are taken in the first round only: they hardly vary, and have no spread. A failure, like Ctrl-C, ends only the measuring: claims are judged by what
+//! has been measured, and the file gets its end line.
 
 use crate::driver::{self, Context, Place};
 use crate::plan::{Case, Experiment, Measure, Memory, Plan};
@@ -30,34 +30,34 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// How to run a plan.
 pub struct Run<'a> {
-    /// What there is to choose from.
+    /// The systems to choose from.
     pub systems: &'a mut Vec<Box<dyn System>>,
     /// The command, for the header.
     pub command: Vec<String>,
     /// Set to end early; what has been measured stands.
     pub stop: &'a AtomicBool,
-    /// How this program measures one case in a process of its own, if it can.
+    /// How this program measures one case in a separate process, if it can.
     pub child: Option<child::Program>,
-    /// Whether to show how far it is, on standard error.
+    /// Whether to show progress on standard error.
     pub progress: bool,
 }
 
-/// The version of Everleaf, the commit that it was built from, if that was known, and how it was built, if not as a release without flags.
+/// The version of Everleaf, the commit that it was built from, if known, and how it was built, if not as a release without flags.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("EVERLEAF_BUILD"));
 /// The largest area on which memory is measured, in lines: 512 MiB.
 const RAW_LINES_MAX: u64 = 8 << 20;
-/// Share of the keys with which systems are warmed up, and their least number.
+/// The divisor of the number of keys for the warm-up, and the minimum number of keys.
 const WARM_UP: (u64, u64) = (10, 500);
-/// The least where claims are judged: there all keys of the default scale, of which LB+-Tree's study has four times as many, so that the first round differs
-/// from the others by nothing.
+/// The minimum where claims are judged: all keys of the default scale, even in LB+-Tree's study, which has four times as many, so that the first round is like
+/// the others.
 const WARM_UP_OF_CLAIMS: u64 = 4 * claims::Scale::DEFAULT.0;
 
 impl Run<'_> {
-    /// Measures everything, and writes every line to `out`. What has failed in the middle leaves what was measured before, and is told beside it: by a system,
-    /// or by wrong answers of it.
+    /// Measures everything, and writes every line to `out`. If a system fails or answers wrongly, what was measured before is kept, and the error is returned
+    /// beside it.
     ///
     /// # Errors
-    /// Those of [`Run::check`]; memory that cannot be measured; an `out` that takes no more.
+    /// Those of [`Run::check`]; memory that cannot be measured; an `out` that cannot be written to.
     pub fn plan(&mut self, plan: Plan, out: &mut dyn Write) -> Result<(Results, Result<(), Error>), Error> {
         let start = Instant::now();
         let plan = self.check(plan)?;
@@ -81,10 +81,10 @@ impl Run<'_> {
         Ok((taken.results, measured))
     }
 
-    /// Whether a plan can be done, before anything is; and the plan with all in it that will be done, so that it says the same when it is read again.
+    /// Checks whether a plan can be done. Returns the plan with all defaults filled in, so that it means the same when it is read later.
     ///
     /// # Errors
-    /// An unknown system, or one to be compared with that is not measured; a case that makes no sense; an id that no claim has.
+    /// An unknown system; a baseline that is not measured; a case that makes no sense; an id of no claim.
     pub fn check(&mut self, mut plan: Plan) -> Result<Plan, Error> {
         self.spell_out(&mut plan)?;
         plan.experiments.iter().flat_map(|experiment| &experiment.cases).try_for_each(driver::check)?;
@@ -92,7 +92,7 @@ impl Run<'_> {
         Ok(plan)
     }
 
-    /// Writes into the plan what will be done: names in full, what counts are taken with, on which pages files lie.
+    /// Writes into the plan what will be done: full names, the conditions of counted measures, the page size of files.
     fn spell_out(&mut self, plan: &mut Plan) -> Result<(), Error> {
         for experiment in &mut plan.experiments {
             for name in experiment.systems.iter_mut().chain(&mut experiment.baseline) {
@@ -105,7 +105,7 @@ impl Run<'_> {
             let mut cases: Vec<Case> = Vec::new();
             for mut case in std::mem::take(&mut experiment.cases) {
                 if case.parameters.measure == Measure::Instructions {
-                    // Valgrind does not know all instructions that write back.
+                    // Valgrind does not support all write-back instructions.
                     case.parameters.domain = Domain::PageCache.name().into();
                 }
                 if !case.parameters.measure.is_slowed() {
@@ -149,7 +149,7 @@ impl Run<'_> {
                 if driver::obstacle(&case, &system.capabilities()).is_none() && !self.context(seed).stopped() {
                     progress.set_message(format!("{}, warm-up, {}", experiment.id, system.name()));
                     match driver::run(*system, &case, self.context(seed)) {
-                        // The first round says so.
+                        // The first round reports it.
                         Ok(_) | Err(Error::Missing { .. }) => {}
                         Err(_) if self.context(seed).stopped() => {}
                         Err(other) => return Err(other),
@@ -158,7 +158,7 @@ impl Run<'_> {
                 progress.inc(driver::effort(&case, &system.capabilities()));
             }
         }
-        // The same order would have each system follow the same other one in every round.
+        // With a fixed order, each system would follow the same other one in every round.
         let (mut turns, mut random) = (systems, SmallRng::seed_from_u64(seed));
         for round in 0..rounds {
             let timed = experiment.cases.iter().filter(|case| !case.parameters.measure.is_counted());
@@ -174,7 +174,7 @@ impl Run<'_> {
                     }
                     progress.set_message(format!("{}, {}, {}, round {}", experiment.id, case.workload.name, system.name(), round + 1));
                     if driver::obstacle(case, &system.capabilities()).is_none() {
-                        // Other keys each round: a figure must not hang on one lucky set.
+                        // Different keys each round: a figure must not depend on one lucky set.
                         self.case(experiment, case, system, round, seed + u64::from(round), taken)?;
                     }
                     progress.inc(driver::effort(case, &system.capabilities()));
@@ -189,9 +189,9 @@ impl Run<'_> {
         let measured = match driver::run(system, case, self.context(seed)) {
             Err(Error::Missing { operation, .. }) if round == 0 => return taken.skip(experiment, case, system, format!("it has no {operation}")),
             Err(Error::Missing { .. }) => return Ok(()),
-            // What ends the lab may have ended what it measured, too.
+            // The signal that ends the lab may also have ended what it measured.
             Err(_) if self.context(seed).stopped() => return Ok(()),
-            // One claim of a paper needs valgrind, and the others are judged without.
+            // Some claims need valgrind; the others are judged without it.
             Err(error) if case.parameters.measure == Measure::Instructions && !taken.results.header.plan.claims.is_empty() => {
                 return taken.skip(experiment, case, system, error.to_string());
             }
@@ -214,7 +214,7 @@ impl Run<'_> {
     }
 }
 
-/// What has been taken, and where it is written as soon as it is.
+/// The measurements so far, and where each is written at once.
 struct Taken<'a> {
     results: Results,
     out: &'a mut dyn Write,
@@ -227,14 +227,14 @@ impl Taken<'_> {
         Ok(())
     }
 
-    /// Writes down that a case is not run on a system.
+    /// Records that a case is not run on a system.
     fn skip(&mut self, experiment: &Experiment, case: &Case, system: &dyn System, why: String) -> Result<(), Error> {
         let (experiment, system, workload) = (experiment.id.clone(), system.name().to_owned(), case.workload.name.clone());
         self.add(Line::Skipped(Box::new(Skipped { experiment, system, workload, parameters: case.parameters.clone(), why })))
     }
 }
 
-/// The effort of an experiment, of all its systems, rounds and cases.
+/// The effort of an experiment, over all its systems, rounds and cases.
 fn steps(experiment: &Experiment, plan: &Plan, systems: &[Box<dyn System>]) -> u64 {
     let rounds = |case: &Case| u64::from(if case.parameters.measure.is_counted() { 1 } else { plan.rounds });
     let warm_up = warm_up(experiment, least_of(plan));
@@ -245,12 +245,12 @@ fn steps(experiment: &Experiment, plan: &Plan, systems: &[Box<dyn System>]) -> u
     systems.iter().filter(|system| experiment.systems.iter().any(|name| name == system.name())).map(|system| of(system.capabilities())).sum()
 }
 
-/// The least number of keys that systems are warmed up with.
+/// The minimum number of keys for the warm-up.
 fn least_of(plan: &Plan) -> u64 {
     if plan.claims.is_empty() { WARM_UP.1 } else { WARM_UP_OF_CLAIMS }
 }
 
-/// The first of the timed cases, with fewer keys, but not fewer than `least`: code is in the caches, the processor at its speed, the allocator has its memory.
+/// The first timed case, with fewer keys, but at least `least`. It warms the caches, the processor's clock, and the allocator.
 fn warm_up(experiment: &Experiment, least: u64) -> Option<Case> {
     let mut case = experiment.cases.iter().find(|case| !case.parameters.measure.is_counted())?.clone();
     let numbers = case.workload.phases.iter_mut().filter_map(|phase| phase.operations.as_mut()).chain([&mut case.parameters.keys]);
@@ -258,7 +258,7 @@ fn warm_up(experiment: &Experiment, least: u64) -> Option<Case> {
     Some(case)
 }
 
-/// What memory costs where the largest index of these cases lies, as pages of files may be smaller than others, and on an area about as large as that index.
+/// What memory costs where the largest index of these cases lies (file pages may be smaller than others), on an area about as large as that index.
 fn measure_memory<'a>(cases: impl Iterator<Item = &'a Case>, seed: u64) -> Result<BTreeMap<String, f64>, Error> {
     let largest = cases.max_by_key(|case| case.parameters.keys);
     let (keys, memory) = largest.map_or((0, &Memory::Anonymous), |case| (case.parameters.keys, &case.parameters.memory));
@@ -272,7 +272,7 @@ fn measure_memory<'a>(cases: impl Iterator<Item = &'a Case>, seed: u64) -> Resul
 mod tests {
     use super::*;
 
-    /// What was left was told as if a request took as long as an operation of a tree: half of the time, nearly all of the bar.
+    /// The remaining time was computed as if a request took as long as a tree operation: half of the time was nearly all of the bar.
     #[test]
     fn a_request_weighs_as_many_operations_of_a_tree_as_take_as_long() {
         let mut systems = crate::systems();

@@ -1,14 +1,14 @@
-//! Samples of one figure, one of each round: what is compared is their median, or that of their ratios.
+//! Samples of one figure, one per round: what is compared is their median, or the median of their ratios.
 
 use crate::result::Measurement;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// The samples of one figure, one of each round.
+/// The samples of one figure, one per round.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples(Vec<f64>);
 
-/// How samples lie.
+/// The distribution of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     /// The median.
@@ -21,16 +21,16 @@ pub struct Spread {
     pub rounds: usize,
 }
 
-/// How sure it should be that a median is in its interval: as sure as five samples can be, which have it between them but once in 16 times.
+/// The required confidence that an interval contains the median: that of five samples, whose range misses it only once in 16 times.
 const CONFIDENCE: f64 = 15.0 / 16.0;
 
 impl Samples {
-    /// One more.
+    /// Adds a sample.
     pub fn push(&mut self, sample: f64) {
         self.0.push(sample);
     }
 
-    /// The median; of none, not a number.
+    /// The median; NaN if there are no samples.
     pub fn median(&self) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -47,19 +47,19 @@ impl Samples {
         Spread { median: self.median(), min, max, rounds: self.0.len() }
     }
 
-    /// How many times `other` these are, one by one, as both were pushed in the same rounds: what disturbs a round disturbs both, and is not in their ratio.
+    /// The ratios to `other`, one by one; both have samples of the same rounds. A disturbance in a round affects both, and cancels in their ratio.
     pub fn by(&self, other: &Self) -> Self {
         self.0.iter().zip(&other.0).map(|(one, other)| one / other).collect()
     }
 
-    /// The interval that the true median is in with at least [`CONFIDENCE`], whatever the law of the samples: from the k-th least to the k-th largest, with the
-    /// largest such k. The median is beyond the k-th if fewer than k of n fall on one side of it, by the binomial law. Of up to eight samples from the least to
-    /// the largest, of nine from the second to the eighth. `None` of none.
+    /// The interval that contains the true median with at least [`CONFIDENCE`], whatever the distribution: from the k-th smallest to the k-th largest sample,
+    /// with the largest such k. The median is beyond the k-th if fewer than k of n fall on one side of it, by the binomial law. Up to eight samples give
+    /// smallest to largest, nine the second to the eighth. `None` without samples.
     pub(crate) fn interval(&self) -> Option<[f64; 2]> {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         let count = sorted.len();
-        // The chance of a toss of all coins, and of so many heads.
+        // The probability of one outcome of all tosses, and of this number of heads.
         let mut heads = 0.5_f64.powi(i32::try_from(count).ok()?);
         let (mut beyond, mut outside) = (2.0 * heads, 0);
         for more in 1..=count / 2 {
@@ -80,27 +80,27 @@ impl FromIterator<f64> for Samples {
     }
 }
 
-/// The samples of one figure, by their rounds.
+/// The samples of one figure, by round.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Rounds(BTreeMap<u32, f64>);
 
 impl Rounds {
-    /// Those of a metric, of whichever measurements have it.
+    /// Those of a metric, from the measurements that have it.
     pub(crate) fn of<'m>(measurements: impl Iterator<Item = &'m Measurement>, metric: &str) -> Self {
         Self(measurements.filter_map(|found| Some((found.round, found.metrics.get(metric)?.value))).collect())
     }
 
-    /// Without the rounds.
+    /// The samples without their rounds.
     pub(crate) fn samples(&self) -> Samples {
         self.0.values().copied().collect()
     }
 
-    /// How many times `other` this is, in each round that has both: what disturbs a round disturbs both, and is not in their ratio.
+    /// The ratios to `other`, in each round that has both: a disturbance in a round affects both, and cancels in their ratio.
     pub(crate) fn by(&self, other: &Self) -> Self {
         self.joined(other, |one, other| one / other)
     }
 
-    /// What `join` makes of both, such as the larger one, in each round that has both.
+    /// The two combined by `join`, such as the larger one, in each round that has both.
     pub(crate) fn joined(&self, other: &Self, join: impl Fn(f64, f64) -> f64) -> Self {
         Self(self.0.iter().filter_map(|(round, value)| Some((*round, join(*value, *other.0.get(round)?)))).collect())
     }
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(Samples::default().interval(), None);
     }
 
-    /// One takes a tenth longer than the other, whatever a round adds to both; the medians of all rounds would tell 1.07.
+    /// One takes a tenth longer than the other, whatever a round adds to both; the ratio of the medians of all rounds would be 1.07.
     #[test]
     fn ratios_are_of_the_same_round() {
         let slow = Rounds([(0, 110.0), (1, 220.0), (2, 165.0), (3, 160.0), (4, 1.0)].into());

@@ -1,4 +1,4 @@
-//! Results for people: medians, how far they spread, and ratios.
+//! Results for readers: medians, their spread, and ratios.
 
 use crate::plan::{Experiment, Parameters};
 use crate::raw::{DEPENDENT_READ, FLUSHED_LINE};
@@ -7,7 +7,7 @@ use crate::samples::{Rounds, Samples};
 use everleaf_pmem::Domain;
 use std::fmt::Write;
 
-/// Columns, by metric: the name above, the factor by which figures are divided, digits behind the point. The first that is there is what ratios are of.
+/// Columns, by metric: the heading, the divisor of figures, decimals. Ratios are those of the first column that is present.
 const COLUMNS: [(&str, &str, f64, usize); 25] = [
     (metric::MEAN, "mean ns", 1.0, 1),
     (metric::THROUGHPUT, "Mop/s", 1e6, 3),
@@ -36,10 +36,10 @@ const COLUMNS: [(&str, &str, f64, usize); 25] = [
     (metric::REOPENING_IN_FULL, "in full ms", 1e-3, 1),
 ];
 
-/// Costs of memory that times are told in multiples of, each time of that in its round, and the names above.
+/// Costs of memory used as units of times, each time in those of its round, with their headings.
 const FLOORS: [(&str, &str); 2] = [(FLUSHED_LINE, "flushes"), (DEPENDENT_READ, "reads")];
 
-/// Whether a cost of memory is one of those that an operation has under these parameters. Write-backs were measured in domain adr, and without latency.
+/// Whether operations with these parameters incur this cost of memory. Write-backs were measured in domain adr, and without latency.
 fn is_floor(name: &str, parameters: &Parameters) -> bool {
     name != FLUSHED_LINE || parameters.domain == Domain::Adr.name() && parameters.write_latency_ns == 0
 }
@@ -60,19 +60,19 @@ impl Group<'_> {
         self.rounds(name).samples()
     }
 
-    /// The same of another system, if it was measured.
+    /// The same for another system, if it was measured.
     fn of(self, system: &str) -> Option<Self> {
         let first = self.results.measurements.iter().find(|other| other.system == system && is_comparable(self.first, other))?;
         Some(Self { first, ..self })
     }
 }
 
-/// Whether two were measured by the same work.
+/// Whether two measurements are of the same work.
 fn is_comparable(one: &Measurement, other: &Measurement) -> bool {
     (&one.experiment, &one.workload, &one.phase, &one.parameters) == (&other.experiment, &other.workload, &other.phase, &other.parameters)
 }
 
-/// Whether two differ by their rounds alone.
+/// Whether two measurements differ only in their round.
 fn is_same(one: &Measurement, other: &Measurement) -> bool {
     one.system == other.system && is_comparable(one, other)
 }
@@ -116,7 +116,7 @@ fn table(results: &Results, experiment: &Experiment, text: &mut String) {
     if groups.is_empty() {
         return;
     }
-    // What is compared stands together, as it was planned.
+    // Rows to compare are together, in the planned order.
     let place = |group: &Group<'_>| {
         let case = experiment.cases.iter().position(|case| case.workload.name == group.first.workload && case.parameters == group.first.parameters);
         let phase = case.and_then(|case| experiment.cases[case].workload.phases.iter().position(|phase| phase.name == group.first.phase));
@@ -124,7 +124,7 @@ fn table(results: &Results, experiment: &Experiment, text: &mut String) {
     };
     groups.sort_by_key(place);
     let _ = writeln!(text, "\n{} ({})", experiment.title, experiment.id);
-    // What is found out differs in its columns.
+    // Each measure has its own columns.
     for groups in groups.chunk_by(|one, other| one.first.parameters.measure == other.first.parameters.measure) {
         rows(results, experiment, groups, text);
     }
@@ -161,7 +161,7 @@ fn rows(results: &Results, experiment: &Experiment, groups: &[Group<'_>], text: 
             })
             .collect();
         let spread = group.samples(main).spread();
-        // One round tells nothing of how far others would be from it.
+        // One round says nothing about the spread.
         let width = if spread.rounds > 1 { 100.0 * (spread.max - spread.min) / spread.median } else { f64::NAN };
         let ratio = baseline.and_then(|name| group.of(name)).map_or(f64::NAN, |base| group.rounds(main).by(&base.rounds(main)).samples().median());
         let cell = |number: f64, text: String| if number.is_nan() { String::new() } else { text };
@@ -174,10 +174,10 @@ fn rows(results: &Results, experiment: &Experiment, groups: &[Group<'_>], text: 
     }
 }
 
-/// A case in a line.
+/// A case in one line.
 pub fn describe(workload: &str, parameters: &Parameters) -> String {
     let latency = if parameters.write_latency_ns > 0 { format!(", {}", parameters.describe("write_latency_ns")) } else { String::new() };
     let [keys, key, value, threads, domain, memory] = ["keys", "key", "value_bytes", "threads", "domain", "memory"].map(|name| parameters.describe(name));
-    // Where lines are not broken, a blank is a blank.
+    // Lines are not broken here, so ordinary spaces do.
     format!("{workload}: {keys}, {key}, {value}, {threads}, {domain}{latency}, {memory}; {}", parameters.measure.name()).replace('\u{a0}', " ")
 }

@@ -1,7 +1,7 @@
-//! What is measured: anything that keeps values by key.
+//! What is measured: anything that stores values by key.
 //!
-//! The driver speaks bytes. A key is [`KeyKind::Integer`](crate::plan::KeyKind) (8 bytes, big-endian, so that bytes are ordered as the integers are) or a
-//! string; a value is bytes, never empty. A system that keeps integers decodes them, which costs one instruction.
+//! The driver uses bytes. A key is [`KeyKind::Integer`](crate::plan::KeyKind) (8 bytes, big-endian, so that bytes sort like the integers) or a string; a value
+//! is bytes, never empty. A system that stores integers decodes them, which costs one instruction.
 //!
 //! ```text
 //! System   what there is to choose from, by name        one per variant
@@ -27,10 +27,10 @@ use std::time::Duration;
 
 /// Something that can be measured.
 pub trait System: Send + Sync {
-    /// Name by which it is chosen: unique, short, without blanks.
+    /// Name by which it is selected: unique, short, without blanks.
     fn name(&self) -> &str;
 
-    /// One line for people.
+    /// One line for readers.
     fn summary(&self) -> String;
 
     /// What it can do.
@@ -42,14 +42,14 @@ pub trait System: Send + Sync {
     /// Creates an empty instance.
     ///
     /// # Errors
-    /// A setting that it cannot serve; no space; whatever else hinders it.
+    /// A setting that it does not support; no space; any other failure.
     fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error>;
 }
 
 /// What a system can do. A case that needs more is not run, and the results say so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// It has scans in order of keys.
+    /// It has scans in key order.
     pub scans: bool,
     /// It outlives the process.
     pub persistent: bool,
@@ -57,19 +57,19 @@ pub struct Capabilities {
     pub threads: bool,
     /// It counts flushes, fences and lines.
     pub counts: bool,
-    /// It can be slowed down by a latency of writes.
+    /// Write latency can be added to it.
     pub write_latency: bool,
-    /// It takes keys that are not 8 bytes, and values that are not.
+    /// It accepts keys and values of sizes other than 8 bytes.
     pub any_size: bool,
-    /// Size of its leaves in bytes, if it has such; then it can be loaded in bulk.
+    /// Size of its leaves in bytes, if it has leaves; then it can be loaded in bulk.
     pub leaf_bytes: Option<u32>,
-    /// All that it does is done by the thread that calls it.
+    /// All its work is done by the calling thread.
     pub alone: bool,
     /// Each operation is a request through a socket.
     pub by_requests: bool,
-    /// It is about transactions of the processor, and this one has none.
+    /// It exists to use the processor's transactions, and this processor has none.
     pub lacks_transactions: bool,
-    /// It is created in a directory only.
+    /// It can only be created in a directory.
     pub needs_files: bool,
 }
 
@@ -93,7 +93,7 @@ impl Capabilities {
 /// What an instance is created for.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// Keys that it will hold at most.
+    /// Maximum number of keys that it will hold.
     pub keys_max: u64,
     /// The shape of keys.
     pub key: KeyKind,
@@ -101,17 +101,17 @@ pub struct Setting {
     pub value_bytes: u32,
     /// Threads that will use it.
     pub threads: u16,
-    /// Persistence domain, for those that know such.
+    /// Persistence domain, for systems that have them.
     pub domain: Domain,
-    /// Nanoseconds added to every line written back, for those that can.
+    /// Nanoseconds added to every line written back, for systems that support it.
     pub write_latency_ns: u64,
-    /// An empty directory of its own, which lives longer than the instance; `None`: memory without a file, for those that do not need any.
+    /// An empty directory of its own, which outlives the instance; `None`: memory without a file, for systems that need no files.
     pub directory: Option<PathBuf>,
-    /// Whether its files are to lie on pages of 2 MiB, for those that know of such.
+    /// Whether its files should lie on pages of 2 MiB, for systems that support it.
     pub huge_pages: bool,
-    /// Whether it is to have memory for all keys before it is used, for those that can.
+    /// Whether it should have memory for all keys before it is used, for systems that support it.
     pub prefault: bool,
-    /// What is found out.
+    /// What is measured.
     pub measure: Measure,
 }
 
@@ -135,13 +135,13 @@ impl Default for Setting {
 
 /// A store with data in it.
 pub trait Instance: Send + Sync {
-    /// What the calling thread uses it by.
+    /// The calling thread's access to it.
     ///
     /// # Errors
-    /// Whatever hinders it.
+    /// Any failure of the system.
     fn handle(&self) -> Result<Box<dyn Handle + '_>, Error>;
 
-    /// Fills it, empty as it is, with entries in ascending order, and its leaves to the share `fill`.
+    /// Fills an empty instance with entries in ascending order, and its leaves to the share `fill`.
     ///
     /// # Errors
     /// [`Error::Missing`] if it has no leaves.
@@ -149,35 +149,35 @@ pub trait Instance: Send + Sync {
         Err(Error::Missing { system: "what has no leaves".into(), operation: "filling them" })
     }
 
-    /// What it takes.
+    /// Its memory use.
     ///
     /// # Errors
-    /// Whatever hinders it.
+    /// Any failure of the system.
     fn space(&self) -> Result<Space, Error>;
 
-    /// What passes to persistent memory; `None` unless it was created for [`Measure::Counts`].
+    /// Counters of the writes to persistent memory; `None` unless it was created for [`Measure::Counts`].
     fn counters(&self) -> Option<&Counters> {
         None
     }
 
-    /// Touches the persistent memory that so many new leaves will take, if it has leaves, so that nobody waits for the system to find pages for them.
+    /// Touches the persistent memory for this many new leaves, if it has leaves, so that no operation waits for page faults.
     ///
     /// # Errors
-    /// Whatever hinders it.
+    /// Any failure of the system.
     fn touch_ahead(&self, _leaves: u64) -> Result<(), Error> {
         Ok(())
     }
 
-    /// What has happened so far, cheap enough to be asked after every operation, so that operations that divide a leaf can be told from others. `None` if that
-    /// cannot be told. Without [`Measure::Counts`] neither lines nor fences are counted.
+    /// What has happened so far. Cheap enough to be called after every operation, to tell operations that divide a leaf from others. `None` if the system does
+    /// not know. Lines and fences are counted only with [`Measure::Counts`].
     fn marks(&self) -> Option<Marks> {
         None
     }
 
-    /// Returns when nothing is left to be done of what opening has left for later.
+    /// Returns when no work that opening has deferred is left.
     fn settle(&self) {}
 
-    /// Ends it in this way, without any handle left, and opens it again with so many threads. Its data must be in a directory.
+    /// Ends it as `shutdown` says, when no handle is left, and opens it again for this many threads. Its data must be in a directory.
     ///
     /// # Errors
     /// [`Error::Missing`] if it does not outlive the process.
@@ -190,95 +190,95 @@ pub type Entries<'a> = dyn Iterator<Item = (Vec<u8>, Vec<u8>)> + 'a;
 /// How an instance ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// As by a crash of the process: nothing is written any more.
+    /// Like a crash of the process: nothing more is written.
     Crash,
-    /// In good order.
+    /// A clean shutdown.
     Close,
 }
 
-/// An instance that was opened again.
+/// A reopened instance.
 pub struct Reopened {
-    /// It.
+    /// The instance.
     pub instance: Box<dyn Instance>,
-    /// How long opening took, until the first operation can be served. To serve it is added by whoever opens it.
+    /// Time until the first operation can be served. The caller adds the time to serve it.
     pub time: Duration,
 }
 
-/// What an instance takes.
+/// Memory use of an instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Persistent memory, or file, in bytes: what is in use, not what is reserved.
+    /// Bytes of persistent memory or files in use, not reserved.
     pub pool_bytes: Option<u64>,
-    /// Leaves, if it has such.
+    /// Leaves, if it has leaves.
     pub leaves: Option<u64>,
 }
 
 /// What [`Handle::scan`] calls for each entry: key and value.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
-/// What has happened in an instance.
+/// Events in an instance so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     /// Lines flushed.
     pub lines_flushed: u64,
     /// Fences.
     pub fences: u64,
-    /// Leaves that there are.
+    /// Current number of leaves.
     pub leaves: u64,
     /// Leaves that were divided.
     pub splits: u64,
-    /// How inner nodes were built anew.
+    /// How inner nodes were rebuilt.
     pub rebuilds: Rebuilds,
-    /// How transactions of the processor have fared, of a system that is about them.
+    /// Statistics of processor transactions, for a system that exists to use them.
     pub transactions: Option<Statistics>,
 }
 
-/// What one thread uses an instance by.
+/// A thread's access to an instance.
 pub trait Handle {
-    /// Adds a key that is not there.
+    /// Adds a key that does not exist.
     ///
     /// # Errors
-    /// Whatever hinders it.
+    /// Any failure of the system.
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error>;
 
-    /// Appends the value of a key to `value`; whether it is there.
+    /// Appends the value of a key to `value`. Returns whether the key exists.
     ///
     /// # Errors
-    /// Whatever hinders it.
+    /// Any failure of the system.
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error>;
 
-    /// Sets the value of a key that is there.
+    /// Sets the value of a key that exists.
     ///
     /// # Errors
-    /// Whatever hinders it.
+    /// Any failure of the system.
     fn update(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error>;
 
-    /// Removes a key that is there; whether it was.
+    /// Removes a key that exists. Returns whether it did.
     ///
     /// # Errors
-    /// Whatever hinders it.
+    /// Any failure of the system.
     fn delete(&mut self, key: &[u8]) -> Result<bool, Error>;
 
     /// Visits entries in ascending order, from a key on, until `visit` breaks or there are no more.
     ///
     /// # Errors
-    /// [`Error::Missing`] if it keeps no order; whatever else hinders it.
+    /// [`Error::Missing`] if it keeps no order; any other failure of the system.
     fn scan(&mut self, from: &[u8], visit: &mut Visit<'_>) -> Result<(), Error>;
 
-    /// Calls [`Handle::insert`] for one key after the other, as a program does that has nothing else to do: within the system, so that nothing stands between
-    /// two calls.
+    /// Calls [`Handle::insert`] for one key after the other, as a program with nothing else to do would. The loop is within the system, so nothing comes
+    /// between two calls.
     ///
     /// # Errors
-    /// Those of each.
+    /// Those of each call.
     fn insert_each(&mut self, keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
         insert_one_by_one(self, keys, values)
     }
 
-    /// The same with [`Handle::get`]; how many keys are there. Of each so many bytes are appended: its value, or zeroes if it is not there, or if its value is
-    /// of another size.
+    /// The same with [`Handle::get`]. Returns how many keys exist. Appends `value_size` bytes for each key: its value, or zeroes if it does not exist or its
+    /// value is of another size.
     ///
     /// # Errors
-    /// Those of each.
+    /// Those of each call.
     fn get_each(&mut self, keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>) -> Result<u64, Error> {
         get_one_by_one(self, keys, value_size, values)
     }
@@ -286,15 +286,15 @@ pub trait Handle {
     /// The same with [`Handle::update`].
     ///
     /// # Errors
-    /// Those of each.
+    /// Those of each call.
     fn update_each(&mut self, keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
         keys.zip(values).try_for_each(|(key, value)| self.update(key, value))
     }
 
-    /// The same with [`Handle::delete`]; how many keys were there.
+    /// The same with [`Handle::delete`]. Returns how many keys existed.
     ///
     /// # Errors
-    /// Those of each.
+    /// Those of each call.
     fn delete_each(&mut self, keys: ChunksExact<'_, u8>) -> Result<u64, Error> {
         let mut deleted = 0;
         for key in keys {
@@ -306,7 +306,7 @@ pub trait Handle {
     /// Looks up several keys at once: calls `visit` with the number of each and its value, in any order.
     ///
     /// # Errors
-    /// Whatever hinders it.
+    /// Any failure of the system.
     fn get_many(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Error> {
         let mut value = Vec::new();
         for (number, key) in keys.iter().enumerate() {
@@ -317,10 +317,10 @@ pub trait Handle {
         Ok(())
     }
 
-    /// Adds several keys that are not there, each of them as [`Handle::insert`] does.
+    /// Adds several keys that do not exist, each as [`Handle::insert`] does.
     ///
     /// # Errors
-    /// Whatever hinders it.
+    /// Any failure of the system.
     fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> Result<(), Error> {
         entries.iter().try_for_each(|(key, value)| self.insert(key, value))
     }
@@ -347,7 +347,7 @@ fn get_one_by_one(handle: &mut (impl Handle + ?Sized), keys: ChunksExact<'_, u8>
     Ok(found)
 }
 
-/// An empty pool as systems have them, with room for so many small entries.
+/// An empty pool like those of the systems, with room for this many small entries.
 pub(crate) fn pool(keys_max: u64, domain: Domain, directory: Option<PathBuf>, huge_pages: bool) -> Result<Arc<Pool>, Error> {
     let setting = Setting { keys_max, domain, directory, huge_pages, ..Setting::default() };
     medium::create_pool(&setting).map(|(pool, _)| pool).map_err(|error| Error::system("memory", error))
@@ -365,8 +365,7 @@ pub fn names(systems: &[Box<dyn System>]) -> Vec<String> {
     systems.iter().map(|system| system.name().to_owned()).collect()
 }
 
-/// What is there on every persistent index. Its name is followed by `:` and that of the index, so that results tell it whatever the default is when they are
-/// read.
+/// Systems that exist on every persistent index. Their names end with `:` and the index, so results name it even if the default changes later.
 pub(crate) const ON_INDEXES: [&str; 3] = ["store", "store-snapshots", "server"];
 
 /// One of [`ON_INDEXES`] on an index.
@@ -380,11 +379,10 @@ fn on(what: &str, index: &str) -> Option<Box<dyn System>> {
     })
 }
 
-/// The system of that name: one of `systems`, to which stores and servers on other indexes are added when they are asked for. Without an index they are those
-/// on the default one.
+/// The system of that name: one of `systems`, to which stores and servers on other indexes are added on request. A name without an index means the default one.
 ///
 /// # Errors
-/// [`Error::Usage`], which tells the names that there are.
+/// [`Error::Usage`], which lists the available names.
 pub fn find<'a>(systems: &'a mut Vec<Box<dyn System>>, name: &str) -> Result<&'a dyn System, Error> {
     let place = |systems: &[Box<dyn System>], name: &str| systems.iter().position(|system| system.name() == name);
     let name = if ON_INDEXES.contains(&name) { format!("{name}:{}", everleaf::Options::default().index) } else { name.to_owned() };

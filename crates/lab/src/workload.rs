@@ -7,31 +7,30 @@
 //! | NV-Store's study | status-update, session-store |
 //! | db_bench | fillseq, fillrandom, readrandom, readseq, overwrite |
 //!
-//! Any other mix is made of the options of the command.
+//! Any other mix is built from the options of the command.
 //!
-//! What is YCSB's: mixes, the exponent 0.99 of Zipf's law, spread over all keys, the latest keys of ycsb-d, scans of one to a hundred entries, `YCSB_RECORDS`.
-//! What is not: Zipf's law over the keys that there are, where YCSB's is over 10^10 places, hashed and taken modulo the number of keys, so that its most
-//! frequent ones come less often; as many operations as keys, values that are set as a whole, keys that are loaded in one thread. What is db_bench's: order and
-//! choice of keys, sizes (`DB_BENCH_RECORDS`). What is not: keys of 16 digits, of which the first are zeroes, where those here differ in their first eight
-//! bytes; fillrandom inserts each key once, where LevelDB's draws them, and overwrites some; values that cannot be halved by a compressor are not asked for, as
-//! nothing here compresses.
+//! As in YCSB: mixes, the exponent 0.99 of Zipf's law, spread over all keys, the latest keys of ycsb-d, scans of one to a hundred entries, `YCSB_RECORDS`.
+//! Different from YCSB: Zipf's law ranges over the existing keys, where YCSB hashes 10^10 places and takes them modulo the number of keys, so its most frequent
+//! keys come less often; there are as many operations as keys; updates replace whole values; one thread loads the keys. As in db_bench: order and choice of
+//! keys, sizes (`DB_BENCH_RECORDS`). Different from db_bench: keys differ in their first eight bytes, where db_bench's have 16 digits and begin with zeroes;
+//! fillrandom inserts each key once, where LevelDB draws keys and overwrites some; values need not compress to half, as nothing here compresses.
 
 use crate::Error;
 use crate::plan::{Access, Distribution, KeyKind, Lengths, Load, Mix, Order, Phase, Workload};
 
-/// The exponent of YCSB.
+/// YCSB's exponent.
 pub(crate) const YCSB: f64 = 0.99;
 
 /// Size of keys and values.
 pub type Records = (KeyKind, u32);
-/// Those of the papers.
+/// The papers' records.
 pub const INTEGERS: Records = (KeyKind::Integer, 8);
 /// YCSB's: `user` and a number, ten fields of 100 bytes.
 pub(crate) const YCSB_RECORDS: Records = (KeyKind::Bytes(23), 1000);
 /// db_bench's.
 pub(crate) const DB_BENCH_RECORDS: Records = (KeyKind::Bytes(16), 100);
 
-/// The records that a workload is known by, for systems that take byte strings.
+/// The usual records of a workload, for systems that accept byte strings.
 pub fn records(name: &str) -> Records {
     match name {
         "fillseq" | "fillrandom" | "readrandom" | "readseq" | "overwrite" => DB_BENCH_RECORDS,
@@ -40,7 +39,7 @@ pub fn records(name: &str) -> Records {
     }
 }
 
-/// Every workload: its name, and one line for people.
+/// Every workload: its name, and one line of description.
 pub const WORKLOADS: [(&str, &str); 27] = [
     ("micro", "insert random keys, search all of them, scan, update and delete all of them"),
     ("basic", "insert random keys, then search and delete all of them"),
@@ -74,7 +73,7 @@ pub const WORKLOADS: [(&str, &str); 27] = [
 /// The workload of that name.
 ///
 /// # Errors
-/// [`Error::Usage`], which tells the names that there are.
+/// [`Error::Usage`], which lists the available names.
 pub fn find(name: &str) -> Result<Workload, Error> {
     let random = Some(Load { order: Order::Random, fill: None });
     let one = |load, phase| Ok(Workload { name: name.into(), load, phases: vec![phase] });
@@ -123,7 +122,7 @@ pub fn find(name: &str) -> Result<Workload, Error> {
     }
 }
 
-/// Nothing, to be added to.
+/// No operations; a base for other mixes.
 pub(crate) const NONE: Mix = Mix { search: 0.0, miss: 0.0, insert: 0.0, update: 0.0, delete: 0.0, scan: 0.0, modify: 0.0 };
 /// Inserts alone.
 pub(crate) const INSERT: Mix = Mix { insert: 1.0, ..NONE };
@@ -135,7 +134,7 @@ pub(crate) const UPDATE: Mix = Mix { update: 1.0, ..NONE };
 pub(crate) const DELETE: Mix = Mix { delete: 1.0, ..NONE };
 pub(crate) const SCAN: Mix = Mix { scan: 1.0, ..NONE };
 
-/// A phase of as many operations as there are keys, each on another key if they are not inserted.
+/// A phase of as many operations as there are keys, each on a different key if they are not inserts.
 pub(crate) fn phase(name: &str, mix: Mix) -> Phase {
     Phase {
         name: name.into(),
@@ -150,7 +149,7 @@ pub(crate) fn phase(name: &str, mix: Mix) -> Phase {
     }
 }
 
-/// A mix such as `search=95,update=5`: names of operations and their shares.
+/// Parses a mix such as `search=95,update=5`: names of operations and their shares.
 ///
 /// # Errors
 /// [`Error::Usage`].
@@ -174,7 +173,7 @@ pub fn parse_mix(text: &str) -> Result<Mix, Error> {
     if mix == NONE { Err(Error::Usage(format!("{text:?} is a mix of nothing"))) } else { Ok(mix) }
 }
 
-/// A distribution such as `uniform`, `random`, `sequential`, `zipfian`, `zipfian:0.8`, `latest`.
+/// Parses a distribution such as `uniform`, `random`, `sequential`, `zipfian`, `zipfian:0.8`, `latest`.
 ///
 /// # Errors
 /// [`Error::Usage`].

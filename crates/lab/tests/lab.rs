@@ -1,4 +1,4 @@
-//! Every workload, every kind of measurement and every claim, end to end, on few keys; and the driver against systems that lie.
+//! Every workload, every measure and every claim, end to end, on few keys; and the driver against systems that answer wrongly.
 
 use everleaf_lab::claims::{self, Scale};
 use everleaf_lab::driver::{self, Context, memory_directory};
@@ -25,7 +25,7 @@ fn plan(systems: &[&str], cases: Vec<Case>) -> Plan {
     Plan { experiments: vec![experiment], claims: Vec::new(), rounds: 1, seed: 5 }
 }
 
-/// Runs a plan, and checks that the lines that were written are what is told of it.
+/// Runs a plan, and checks that the written lines equal the returned results.
 fn run_with(mut systems: Vec<Box<dyn System>>, plan: Plan, stop: bool) -> Result<Results, Error> {
     let (stop, mut lines) = (AtomicBool::new(stop), Vec::new());
     let mut run = Run { systems: &mut systems, command: vec!["test".into()], stop: &stop, child: None, progress: false };
@@ -95,7 +95,7 @@ fn batches_and_dependent_lookups() {
     let cases = cases.map(|workload| Case { workload, parameters: Parameters { threads: 2, ..parameters(Measure::Time) } });
     let results = run(plan(&["isle", "server"], cases.to_vec()));
     assert_eq!(results.measurements.len(), 6);
-    // Each thread has a thousand: 62 batches of 16, and one of 8. What was loaded was so by its own call for each.
+    // Each thread has a thousand operations: 62 batches of 16, and one of 8. Loading inserted each key by its own call.
     let [insert, batch, dependent] = cases.map(|case| {
         CALLS.iter().for_each(|calls| calls.store(0, Ordering::Relaxed));
         let (stop, system) = (AtomicBool::new(false), Map { lie: Lie::Counts });
@@ -105,7 +105,7 @@ fn batches_and_dependent_lookups() {
     assert_eq!([insert, batch, dependent], [[0, 0, 0, 126], [0, 0, 126, 0], [KEYS, 0, 0, 0]], "lookups, by blocks, by batches; inserts by batches");
 }
 
-/// Ever leaves the leaves full that ascending keys divide, so that fewer leaves tell that the keys which were loaded are dense.
+/// Ever leaves leaves full when ascending keys divide them, so fewer leaves show that the loaded keys are dense.
 #[test]
 fn dense_keys_are_searched_changed_and_scanned() {
     let dense = |name| {
@@ -137,7 +137,7 @@ fn what_a_mix_has_inserted_is_found_afterwards() {
     assert_eq!(results.measurements.len(), 2);
 }
 
-/// Keys go away and come back among all other operations, and it is known which are there, in the mix and behind it.
+/// Keys are removed and restored among all other operations, and the driver knows which exist, in the mix and after it.
 #[test]
 fn what_a_mix_has_removed_is_known() {
     let mut mixed = workload::find("ycsb-a").unwrap();
@@ -160,7 +160,7 @@ fn what_a_mix_has_removed_is_known() {
     assert!(matches!(lying, Err(Error::WrongAnswers { count, .. }) if count > 0));
 }
 
-/// YCSB's scans have one entry to the most with equal chance, others the most; half of ten and a half is expected, less where there are no more keys.
+/// YCSB's scans have one entry to the maximum with equal probability, others the maximum; 5.5 of ten are expected, fewer near the last key.
 #[test]
 fn scans_of_ycsb_differ_in_length() {
     for (name, low, high) in [("ycsb-e", 4.7, 5.7), ("scan", 9.8, 10.0)] {
@@ -171,7 +171,7 @@ fn scans_of_ycsb_differ_in_length() {
     }
 }
 
-/// Names say the index, so a file that is read when the default is another one says the same.
+/// Names include the index, so a file means the same when it is read after the default has changed.
 #[test]
 fn a_plan_says_what_was_done() {
     let of = |measure, domain: &str| {
@@ -204,7 +204,7 @@ fn a_plan_says_what_was_done() {
     assert_eq!([slow[0].parameters.write_latency_ns, slow[1].parameters.write_latency_ns], [0, 300], "what is counted is not slowed down");
 }
 
-/// Each measure of a run has its own columns, and what was done in one round has no spread.
+/// Each measure of a run has its own columns, and figures of one round have no spread.
 #[test]
 fn every_measure_of_a_run_has_its_rows() {
     let directory = tempfile::tempdir().unwrap();
@@ -229,7 +229,7 @@ fn every_measure_of_a_run_has_its_rows() {
     }
 }
 
-/// What a write-back costs was measured in domain adr, and without latency: it is no unit for others.
+/// The cost of a write-back was measured in domain adr, and without latency: it is no unit for other conditions.
 #[test]
 fn times_are_told_in_write_backs_of_their_own_kind_alone() {
     let case = |domain: &str, write_latency_ns| {
@@ -247,7 +247,7 @@ fn times_are_told_in_write_backs_of_their_own_kind_alone() {
     assert!(without == head - 1 && only == plain - 1, "a column of nothing has no name: {without}, {only} cells");
 }
 
-/// Medians were divided by each other, each of another round.
+/// Medians of different rounds were divided by each other.
 #[test]
 fn times_are_told_in_what_memory_cost_in_their_rounds() {
     let case = Case { workload: workload::find("load").unwrap(), parameters: parameters(Measure::Time) };
@@ -271,7 +271,7 @@ fn counts_are_those_of_the_structure() {
     let micro = Case { workload: workload::find("micro").unwrap(), parameters: parameters(Measure::Counts) };
     let results = run(plan(&["isle", "fp", "volatile"], vec![micro]));
     let of = |system, phase, name| figure(&results, system, phase, name);
-    // What `docs/papers.md` says of an insert that finds room, an update, a lookup.
+    // The figures of `docs/papers.md` for an insert that finds room, an update, a lookup.
     assert_eq!(of("isle", "insert", "common lines flushed"), 2.0);
     assert_eq!(of("isle", "insert", "common fences"), 1.0);
     assert_eq!((of("isle", "update", metric::LINES_FLUSHED), of("isle", "update", metric::FENCES)), (1.0, 1.0));
@@ -285,7 +285,7 @@ fn counts_are_those_of_the_structure() {
     assert!(results.skipped.len() == 1 && results.skipped[0].system == "volatile", "what cannot be done is told");
 }
 
-/// They were told of inserts alone, as what there were more leaves at the end: those that updates divide were not seen, nor those that merged again.
+/// Splits were reported for inserts alone, as the increase in leaves: those by updates were not seen, nor those of leaves that merged again.
 #[test]
 fn divisions_are_told_whatever_divides() {
     let micro = Case { workload: workload::find("micro").unwrap(), parameters: parameters(Measure::Counts) };
@@ -342,7 +342,7 @@ fn leaves_are_filled_as_asked_for() {
         case.parameters = Parameters { keys: 20_000, ..parameters(Measure::Space) };
         let results = run(plan(&["lb", "wb-256", "fp-256"], vec![case]));
         for system in ["lb", "wb-256", "fp-256"] {
-            // Leaves have room for 14 entries, and get whole ones.
+            // Leaves have room for 14 entries, and get a whole number of them.
             let expected = (20_000.0 / (14.0_f64 * fill).floor()).ceil();
             assert_eq!(figure(&results, system, "space", metric::LEAVES), expected, "{system}, {fill}");
         }
@@ -410,7 +410,7 @@ fn a_run_that_is_stopped_leaves_a_good_file() {
     assert!(results.claims.len() == 13 && summary::text(&results).contains("stopped"));
 }
 
-/// A map behind a lock, which may lie.
+/// A map behind a lock, which may answer wrongly.
 struct Map {
     lie: Lie,
 }
@@ -420,35 +420,35 @@ enum Lie {
     None,
     /// Forgets every hundredth key.
     Forgets,
-    /// Tells every key the same value.
+    /// Returns the same value for every key.
     Mixes,
     /// Scans backwards.
     Reverses,
-    /// Scans from the key behind the one that was asked for.
+    /// Scans from the key after the requested one.
     Skips,
     /// Ends a scan after one entry.
     Stops,
     /// Leaves every second entry out of a scan.
     Omits,
-    /// Keeps the value that a key has.
+    /// Keeps the old value of a key.
     Keeps,
-    /// Keeps a key that it has removed.
+    /// Keeps a key that should be removed.
     Stays,
-    /// Tells the truth, but takes three milliseconds to tell what has happened.
+    /// Answers correctly, but takes three milliseconds to say what has happened.
     Dawdles,
-    /// The same for each insert.
+    /// The same, but for each insert.
     Waits,
-    /// The same for the first lookup after it was opened, as it says within a second, and for what that has left to be done.
+    /// The same for the first lookup after it was opened, which it says took a second, and for the work that opening has deferred.
     Wakes,
     /// Has ended with the lab, by the same signal.
     Ends,
-    /// Tells the truth, and cannot be created but in a directory.
+    /// Answers correctly, but can only be created in a directory.
     Files,
-    /// Tells the truth, and counts in [`CALLS`].
+    /// Answers correctly, and counts in [`CALLS`].
     Counts,
 }
 
-/// Lookups, calls for blocks of them and for batches of them, and calls for batches of inserts.
+/// Lookups, calls for blocks of lookups and for batches of lookups, and calls for batches of inserts.
 static CALLS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
 
 /// Set by [`Lie::Ends`].
@@ -459,11 +459,11 @@ type Entry = (Vec<u8>, Vec<u8>);
 struct MapInstance {
     map: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
     lie: Lie,
-    /// Since it was opened.
+    /// Lookups since it was opened.
     lookups: AtomicU64,
 }
 
-/// Takes three milliseconds, or longer.
+/// Takes at least three milliseconds.
 fn pause() {
     std::thread::sleep(Duration::from_millis(3));
 }
@@ -644,7 +644,7 @@ fn figures_of_systems_that_answer_wrongly_are_refused() {
     }
 }
 
-/// A server that Ctrl-C had ended, too, was a failure, and the end of the file was lost.
+/// A server that Ctrl-C had also ended was reported as a failure, and the end of the file was lost.
 #[test]
 fn what_ends_with_the_lab_is_no_failure() {
     let load = Case { workload: workload::find("load").unwrap(), parameters: parameters(Measure::Time) };
@@ -654,7 +654,7 @@ fn what_ends_with_the_lab_is_no_failure() {
     assert!(measured.is_ok() && results.end.is_some_and(|end| !end.complete));
 }
 
-/// A wrong answer in the last case threw away what was measured, and left a file without an end, whose claims nobody had judged.
+/// A wrong answer in the last case discarded all measurements, and left a file without an end, whose claims were not judged.
 #[test]
 fn what_was_measured_before_a_failure_stands() {
     let [load, search] = ["load", "search"].map(|name| Case { workload: workload::find(name).unwrap(), parameters: parameters(Measure::Time) });
@@ -667,7 +667,7 @@ fn what_was_measured_before_a_failure_stands() {
     assert!(Results::read(lines.as_slice()).unwrap() == results && summary::text(&results).contains("stopped before its end"));
 }
 
-/// Two looks at each insert, of three milliseconds, would leave 166 inserts a second.
+/// Observing each insert twice, for three milliseconds each, would leave 166 inserts a second.
 #[test]
 fn a_look_at_what_has_happened_takes_no_time_of_an_operation() {
     let load = Case { workload: workload::find("load").unwrap(), parameters: Parameters { keys: 100, ..parameters(Measure::Latency) } };
@@ -675,7 +675,7 @@ fn a_look_at_what_has_happened_takes_no_time_of_an_operation() {
     assert!(figure(&results, "map", "insert", metric::THROUGHPUT) > 200.0 && figure(&results, "map", "insert", "common share") == 1.0);
 }
 
-/// The clock of a recovery stopped before any operation, and what the first one has to do was nobody's.
+/// The clock of a recovery stopped before any operation, so the work of the first one was not counted.
 #[test]
 fn a_recovery_lasts_until_the_first_operation_was_served() {
     let reopen = Workload { phases: Vec::new(), ..workload::find("search").unwrap() };
@@ -687,7 +687,7 @@ fn a_recovery_lasts_until_the_first_operation_was_served() {
     }
 }
 
-/// Half of the operations were told to take a tenth of the time that their batch of ten took.
+/// Half of the operations were reported to take a tenth of the time of their batch of ten.
 #[test]
 fn each_operation_takes_as_long_as_its_batch() {
     let mut load = Case { workload: workload::find("load").unwrap(), parameters: Parameters { keys: 20, ..parameters(Measure::Latency) } };
@@ -696,7 +696,7 @@ fn each_operation_takes_as_long_as_its_batch() {
     assert!(figure(&results, "map", "insert", metric::P50) >= 30e6);
 }
 
-/// Such a run had no ratios, and none was missed.
+/// Such a run silently had no ratios.
 #[test]
 fn what_is_compared_with_is_measured() {
     let with = |baseline: &str| {
@@ -717,7 +717,7 @@ fn what_makes_no_sense_is_an_error() {
     };
     assert!(case(&|_| {}).is_ok());
     let wrong: [&dyn Fn(&mut Case); 15] = [
-        // Nothing is left to be looked up.
+        // No key is left to look up.
         &|case| {
             case.workload.phases[1].mix = workload::parse_mix("search=1,delete=1").unwrap();
             case.workload.phases[1].operations = Some(3 * KEYS);
@@ -727,7 +727,7 @@ fn what_makes_no_sense_is_an_error() {
         &|case| case.parameters.value_bytes = 0,
         &|case| case.parameters.threads = 0,
         &|case| case.parameters.threads = 257,
-        // Divisions of leaves by no operation were no number, and the file was not read again.
+        // Splits per operation of no operations were NaN, and the file could not be read.
         &|case| case.workload.phases[0].operations = Some(0),
         &|case| case.parameters.key = KeyKind::Bytes(7),
         &|case| case.parameters.domain = "pear".into(),
@@ -744,7 +744,7 @@ fn what_makes_no_sense_is_an_error() {
     let slow = Parameters { write_latency_ns: 300, domain: "page-cache".into(), ..parameters(Measure::Time) };
     let slow = plan(&["isle"], vec![Case { workload: workload::find("load").unwrap(), parameters: slow }]);
     assert!(matches!(run_with(everleaf_lab::systems(), slow, false), Err(Error::Usage(_))));
-    // It would write nothing, and be told to outlive a power failure.
+    // It would write nothing back, but claim to survive a power failure.
     let at = |memory| {
         let case = Case {
             workload: workload::find("load").unwrap(),
@@ -759,7 +759,7 @@ fn what_makes_no_sense_is_an_error() {
     assert!(matches!(unknown, Err(Error::Usage(message)) if message.contains("map")));
 }
 
-/// Engines in files were measured in a directory for temporary files, which may be on a disk, beside others in memory, and the results said memory of both.
+/// Engines in files were measured in a directory for temporary files, which may be on a disk, beside others in memory; the results said memory for both.
 #[test]
 fn what_needs_files_has_them_in_memory_if_nothing_else_is_asked_for() {
     for measure in [Measure::Time, Measure::Space] {
@@ -769,7 +769,7 @@ fn what_needs_files_has_them_in_memory_if_nothing_else_is_asked_for() {
     }
 }
 
-/// A warm-up ended the run by what the first round would have left out.
+/// The warm-up failed the run for a case that the first round would have skipped.
 #[test]
 fn a_system_that_lacks_what_is_measured_is_left_out_of_the_warm_up_too() {
     let case = Case { workload: workload::find("load").unwrap(), parameters: parameters(Measure::Recovery) };
@@ -777,7 +777,7 @@ fn a_system_that_lacks_what_is_measured_is_left_out_of_the_warm_up_too() {
     assert!(results.measurements.len() == 1 && results.skipped.len() == 1 && results.skipped[0].why.contains("it has no"), "{:?}", results.skipped);
 }
 
-/// Of 25 thousand inserts into a million keys in full leaves half divided one, and the claim is about those that do.
+/// Of 25 thousand inserts into a million keys in full leaves half divided one, but the claim is about inserts that do.
 #[test]
 fn inserts_into_full_leaves_divide_them() {
     let names = everleaf_lab::names(&everleaf_lab::systems());
@@ -792,7 +792,7 @@ fn inserts_into_full_leaves_divide_them() {
     assert_eq!(results.measurements.len(), 3 * 3 + 9);
     for found in &results.measurements {
         let (splits, bytes) = (found.metrics[metric::SPLITS].value, found.leaf_bytes.unwrap());
-        // A leaf that has been divided has room: of 256 B some hundredths of them, of 1 KiB four times as many.
+        // A divided leaf has room: with 256 B a few hundredths of the leaves, with 1 KiB four times as many.
         assert!(splits >= if bytes == 256 { 0.93 } else { 0.9 }, "{}, {}: {splits}", found.system, found.phase);
     }
 }

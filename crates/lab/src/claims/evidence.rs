@@ -1,58 +1,58 @@
-//! What was measured, as the rules of claims ask for it, and what comes of it.
+//! Measurements as the rules of claims use them, and the resulting judgements.
 //!
-//! A figure is a median of the rounds, with the interval that the true one is in: [`Samples::interval`]. A ratio of two systems is taken in each round that has
-//! measured both, since what disturbs a round disturbs both. A claim holds if the interval lies where it should, and fails if it lies beyond a limit. Else it
-//! was not measured whether it holds, and nothing is said about it: it is within the noise. So of two systems that do not differ, at most one run in 16 says
-//! that one is faster, by chance, and more rounds tell more. Of times with fewer than five nothing is said.
+//! A figure is a median of the rounds, with the interval that contains the true one: [`Samples::interval`]. A ratio of two systems is taken in each round that
+//! has measured both, since a disturbance in a round affects both. A claim holds if the interval lies where it should, and fails if it lies beyond a limit.
+//! Otherwise the result is within the noise, and not judged. So of two equal systems, at most one run in 16 calls one faster, by chance; more rounds are more
+//! conclusive. Times with fewer than five rounds are not judged.
 
 use super::Ranges;
 use crate::result::{Measurement, Results, Verdict};
 use crate::samples::{Rounds, Samples, Spread};
 
-/// Fewest rounds by which a time is judged.
+/// Minimum number of rounds to judge a time.
 const ROUNDS_MIN: usize = 5;
-/// How far a ratio may be off at most, as a part of its distance from 1: of a small effect, a quarter of the ratio would be all of it.
+/// Maximum deviation of a ratio, as a part of its distance from 1: a quarter of the ratio would exceed a small effect.
 const EFFECT_TOLERANCE: f64 = 0.5;
 
-/// What a claim is judged by.
+/// The measurements by which a claim is judged.
 pub(super) struct Evidence<'a>(pub(super) &'a Results);
 
-/// A figure: the median of the rounds, and the interval that it is in.
+/// A figure: the median of the rounds, and its interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Figure {
     pub(super) median: f64,
     low: f64,
     high: f64,
-    /// Whether there are enough rounds to judge it by.
+    /// Whether it has enough rounds to be judged.
     is_enough: bool,
 }
 
-/// Where a figure should lie: between two limits.
+/// The range of a figure, between two limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Wanted {
     low: f64,
     high: f64,
 }
 
-/// What a part of a claim comes to.
+/// The finding for a part of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finding {
     Holds,
     Fails,
-    /// Some rounds come to the one, some to the other.
+    /// Inconclusive: the rounds lie on both sides of a limit.
     Noise,
-    /// There are not enough rounds to tell.
+    /// Not enough rounds to decide.
     TooFew,
 }
 
-/// A part of a claim: what it is about, what was found.
+/// A part of a claim: its subject and finding.
 pub(super) struct Part {
     name: String,
     ours: String,
     finding: Finding,
 }
 
-/// What came of a claim.
+/// The judgement of a claim.
 #[derive(Debug)]
 pub(super) struct Judgement {
     pub(super) ours: String,
@@ -72,7 +72,7 @@ impl Figure {
         Self { median: self.median / unit, low: self.low / unit, high: self.high / unit, ..self }
     }
 
-    /// In words, with so many digits; `what` stands between the median and its interval.
+    /// In words, with this many digits; `what` stands between the median and its interval.
     pub(super) fn show(self, digits: usize, what: &str) -> String {
         let Self { median, low, high, .. } = self;
         let [median, low, high] = [median, low, high].map(|number| format!("{number:.digits$}"));
@@ -92,24 +92,24 @@ impl Figure {
 }
 
 impl Wanted {
-    /// On the upper side of 1.
+    /// Above 1.
     pub(super) const ABOVE: Self = Self::between(1.0, f64::INFINITY);
-    /// On the lower side of 1.
+    /// Below 1.
     pub(super) const BELOW: Self = Self::between(0.0, 1.0);
 
     pub(super) const fn between(low: f64, high: f64) -> Self {
         Self { low, high }
     }
 
-    /// As far off the paper's range as is tolerated.
+    /// The paper's range, extended by the tolerance.
     pub(super) fn near(low: f64, high: f64, tolerance: f64) -> Self {
         Self::between(low * (1.0 - tolerance), high * (1.0 + tolerance))
     }
 
-    /// The same for a ratio: and by no more than half of what it is off 1, so on the same side of it.
+    /// The same for a ratio, but extended by no more than half of its distance from 1, so it stays on the same side of it.
     pub(super) fn ratio(low: f64, high: f64, tolerance: f64) -> Self {
         if (low..=high).contains(&1.0) {
-            // What should lie about 1 has no side that it could be on.
+            // A range that includes 1 has no side.
             return Self::near(low, high, tolerance);
         }
         let allowed = |ratio: f64| (ratio * tolerance).min((ratio - 1.0).abs() * EFFECT_TOLERANCE);
@@ -162,7 +162,7 @@ impl Judgement {
         Self { ours, verdict, why: why.join(" ") }
     }
 
-    /// Measured, but by something too different to be called one or the other.
+    /// Measured, but under conditions too different to agree or differ.
     pub(super) fn cannot_compare(self) -> Self {
         Self { verdict: Verdict::CannotCompare, ..self }
     }
@@ -174,7 +174,7 @@ pub(super) type What<'w> = [&'w str; 4];
 /// A metric of a system.
 pub(super) struct Measured {
     rounds: Rounds,
-    /// Whether it has something of its round in it; what is counted hardly varies.
+    /// Whether it is a time, which depends on its round; counts hardly vary.
     is_timed: bool,
 }
 
@@ -183,18 +183,18 @@ impl Measured {
         Figure::of(&self.rounds.samples(), self.is_timed)
     }
 
-    /// How many times the other one this is.
+    /// The ratio to the other one.
     pub(super) fn by(&self, other: &Self) -> Option<Figure> {
         self.ratio(other).figure()
     }
 
-    /// The same, of each round.
+    /// The same, for each round.
     pub(super) fn ratio(&self, other: &Self) -> Self {
         Self { rounds: self.rounds.by(&other.rounds), is_timed: self.is_timed || other.is_timed }
     }
 
-    /// The least, or the most, of several in each round, by `f64::min` or `f64::max`. That of their medians would be the one which chance favours most, with an
-    /// interval of that one alone.
+    /// The smallest or largest of several in each round, by `f64::min` or `f64::max`. The extreme of their medians would be the one favoured most by chance,
+    /// with the interval of that one alone.
     pub(super) fn extreme(all: impl IntoIterator<Item = Self>, pick: fn(f64, f64) -> f64) -> Option<Figure> {
         let join = |one: Self, other: Self| Self { rounds: one.rounds.joined(&other.rounds, pick), is_timed: one.is_timed || other.is_timed };
         all.into_iter().reduce(join)?.figure()
@@ -202,7 +202,7 @@ impl Measured {
 }
 
 impl Evidence<'_> {
-    /// A metric of a system, of the measurements that `pick` takes.
+    /// A metric of a system, from the measurements that `pick` accepts.
     pub(super) fn rounds_of(&self, [experiment, workload, phase, metric]: What<'_>, system: &str, pick: impl Fn(&Measurement) -> bool) -> Option<Measured> {
         let matches = |found: &&Measurement| {
             found.experiment == experiment
@@ -217,20 +217,20 @@ impl Evidence<'_> {
         Some(Measured { rounds, is_timed }).filter(|measured| measured.rounds != Rounds::default())
     }
 
-    /// The same of the case with the fewest threads: the one that papers mean if they do not say.
+    /// The same for the case with the fewest threads: the one that papers mean if they do not say.
     pub(super) fn rounds(&self, what: What<'_>, system: &str) -> Option<Measured> {
         let of = self.0.measurements.iter().filter(|found| found.experiment == what[0] && found.system == system);
         let threads = of.map(|found| found.parameters.threads).min()?;
         self.rounds_of(what, system, |found| found.parameters.threads == threads)
     }
 
-    /// The numbers of keys that an experiment was to be done with, whether or not the run came so far, in the order of its cases.
+    /// The planned numbers of keys of an experiment, whether or not the run got that far, in the order of its cases.
     pub(super) fn sizes(&self, experiment: &str) -> Option<Vec<u64>> {
         let planned = self.0.header.plan.experiments.iter().find(|planned| planned.id == experiment)?;
         Some(planned.cases.iter().map(|case| case.parameters.keys).collect())
     }
 
-    /// Whether a system was to be measured. Files are judged by rules that have come to know of more since they were made.
+    /// Whether a system was to be measured. Newer rules may know systems that older files lack.
     pub(super) fn is_planned(&self, experiment: &str, system: &str) -> bool {
         self.planned(experiment).any(|name| name == system)
     }
@@ -246,12 +246,12 @@ impl Evidence<'_> {
         Some(self.rounds(what, system)?.figure()?.median)
     }
 
-    /// How many times that of `base` it is.
+    /// Its ratio to that of `base`.
     pub(super) fn ratio(&self, what: What<'_>, system: &str, base: &str) -> Option<Figure> {
         self.rounds(what, system)?.by(&self.rounds(what, base)?)
     }
 
-    /// Ratios to one system, of those that were to be measured: each should lie where the paper has it, and on the same side of 1.
+    /// Ratios to `base`, for the planned systems: each should lie where the paper has it, and on the same side of 1.
     pub(super) fn ratios(&self, what: What<'_>, base: &str, of: Ranges<'_>, tolerance: f64) -> Option<Vec<Part>> {
         let part =
             |(system, low, high): &(&str, f64, f64)| Some(Part::ratio(*system, base, self.ratio(what, system, base)?, Wanted::ratio(*low, *high, tolerance)));
@@ -276,7 +276,7 @@ mod tests {
         Figure::of(&rounds.into_iter().collect(), true).unwrap()
     }
 
-    /// One was called faster than the other for a fortieth of what the rounds lay apart, and by four rounds of five, which comes by chance in a third of runs.
+    /// One was called faster for a fortieth of the distance between rounds, and by four rounds of five, which happens by chance in a third of runs.
     #[test]
     fn what_rounds_do_not_agree_about_is_noise() {
         let faster = Wanted::between(1.0, 1.6);
@@ -286,7 +286,7 @@ mod tests {
             ([0.9, 0.8, 0.99, 0.95, 1.01], Finding::Noise),
             ([1.2, 1.1, 1.4, 1.3, 1.01], Finding::Holds),
             ([0.9, 0.8, 0.99, 0.95, 0.98], Finding::Fails),
-            // Farther off than it should be, or not: that is not known, either.
+            // Whether it is further off than allowed is not known, either.
             ([1.2, 1.1, 1.9, 1.3, 1.4], Finding::Noise),
             ([2.0, 2.1, 2.2, 1.9, 1.5], Finding::Noise),
             ([2.0, 2.1, 2.2, 1.9, 1.7], Finding::Fails),
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(timed([1.9, 1.8, 2.1, 1.8, 1.9]).judge(doubled), Finding::Holds);
     }
 
-    /// Of nine rounds one on the other side was enough for nothing to be said, so more rounds decided less.
+    /// One of nine rounds on the other side prevented a judgement, so more rounds decided less.
     #[test]
     fn more_rounds_decide_more() {
         let judge = |rounds: &[f64]| Figure::of(&rounds.iter().copied().collect(), true).unwrap().judge(Wanted::ABOVE);
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(judge(&[1.1, 1.2, 0.9, 1.1, 1.2, 0.9, 1.2, 1.1, 1.2]), Finding::Noise);
     }
 
-    /// A run that was stopped in its first round agreed with half of the papers.
+    /// A run stopped in its first round agreed with half of the papers.
     #[test]
     fn few_rounds_judge_no_time() {
         let of = |rounds: usize, is_timed| Figure::of(&[2.0; 5][..rounds].iter().copied().collect(), is_timed).unwrap().judge(Wanted::ABOVE);
@@ -316,7 +316,7 @@ mod tests {
         assert!(Figure::of(&Samples::default(), false).is_none());
     }
 
-    /// A quarter of the ratio let 5 % more be 31 % more, and nothing at all.
+    /// With a quarter of the ratio as tolerance, 5 % more could be 31 % more, or nothing at all.
     #[test]
     fn a_small_effect_is_not_found_where_there_is_none() {
         let limits = |low, high| {
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!((limits(1.31, 1.31), limits(0.69, 0.69)), ([1.155, 1.465], [0.535, 0.845]), "on the side that it is on");
     }
 
-    /// Limits jumped at 30 %: what was 29 % more could be 36 %, what was 30 % more could be 62 %.
+    /// Limits jumped at 30 %: 29 % more could be 36 %, 30 % more could be 62 %.
     #[test]
     fn limits_grow_with_the_effect() {
         for step in 1..400 {

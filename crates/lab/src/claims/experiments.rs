@@ -14,14 +14,14 @@ use std::str::FromStr;
 /// Names of the papers, in the order of the letters of their claims.
 pub const PAPERS: [&str; 5] = ["isle", "lb", "sentinels", "nv", "pftree"];
 
-/// How large experiments are: the number of keys that stands for ten million of the papers.
+/// The scale of experiments: the number of keys that stands for ten million of the papers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale(pub u64);
 
 impl Scale {
-    /// Seconds, for trying out.
+    /// Takes seconds, for a trial.
     pub const TINY: Self = Self(2_000);
-    /// An hour on two cores, with five rounds.
+    /// Takes an hour on two cores, with five rounds.
     pub const DEFAULT: Self = Self(1_000_000);
 }
 
@@ -42,21 +42,21 @@ impl FromStr for Scale {
     }
 }
 
-/// Which of the sizes of `isle-insert`, in their order, stands for the papers' ten million keys.
+/// The index of the size in `isle-insert` that stands for the papers' ten million keys.
 pub(super) const PAPERS_SIZE: usize = 1;
-/// Phases of as many inserts each into a loaded tree: the paper has 50 to 300 thousand.
+/// Phases of equally many inserts into a loaded tree: the paper has 50 to 300 thousand.
 pub(super) const STRETCHES: [&str; 3] = ["insert", "insert 2", "insert 3"];
-/// What of db_bench LB+-Tree's paper runs in X-Engine, and the phase of each.
+/// The workloads of db_bench that LB+-Tree's paper runs in X-Engine, and the phase of each.
 pub(super) const ENGINE: [(&str, &str); 3] = [("readrandom", "search"), ("fillseq", "insert"), ("fillrandom", "insert")];
-/// Fewest keys whose reads are counted: enough for leaves of 4 KiB to be many.
+/// Minimum number of keys whose reads are counted: enough for many leaves of 4 KiB.
 const READ_KEYS_MIN: u64 = 20_000;
 /// Slow memory as Isle-Tree's paper emulates it.
 const ISLE_LATENCY_NS: u64 = 300;
 
-/// The plan that judges all claims of a paper, or of all of them, as far as the systems that they speak of are there.
+/// The plan that judges all claims of a paper, or of all papers, as far as the systems needed exist.
 ///
 /// # Errors
-/// [`Error::Usage`] for a paper that there is not.
+/// [`Error::Usage`] for an unknown paper.
 pub fn plan(paper: &str, scale: Scale, systems: &[String], rounds: u32, seed: u64) -> Result<Plan, Error> {
     if paper != "all" && !PAPERS.contains(&paper) {
         return Err(Error::Usage(format!("no paper is called {paper:?}; there are: {}, all", PAPERS.join(", "))));
@@ -76,17 +76,17 @@ pub fn plan(paper: &str, scale: Scale, systems: &[String], rounds: u32, seed: u6
     Ok(Plan { experiments, claims, rounds, seed })
 }
 
-/// What of a plan it takes to judge these of its claims alone.
+/// The part of a plan that is needed to judge only these of its claims.
 ///
 /// # Errors
-/// [`Error::Usage`] for a claim that is none of the plan's.
+/// [`Error::Usage`] for a claim that is not in the plan.
 pub fn only(mut plan: Plan, ids: &[String], systems: &[String]) -> Result<Plan, Error> {
     let others: Vec<&str> = ids.iter().filter(|id| !plan.claims.contains(id)).map(String::as_str).collect();
     if !others.is_empty() {
         return Err(Error::Usage(format!("no claim here has the id {}; there are: {}", others.join(", "), plan.claims.join(", "))));
     }
     plan.claims.retain(|id| ids.contains(id));
-    // Of a claim that lacks a system nothing is judged, whatever was measured for it.
+    // A claim that lacks a system is not judged, whatever was measured for it.
     let is_judged = |row: &&Row| plan.claims.iter().any(|id| id == row.id) && row.needs.iter().all(|name| is_there(name, systems));
     let needed: Vec<&str> = ROWS.iter().filter(is_judged).flat_map(Row::experiments).collect();
     plan.experiments.retain(|experiment| needed.contains(&experiment.id.as_str()));
@@ -119,7 +119,7 @@ fn some(operations: u64, phase: Phase) -> Phase {
 const LEAF_KEYS: u64 = 10;
 const RANDOM: Load = Load { order: Order::Random, fill: None };
 
-/// Half lookups, half updates, by YCSB's law.
+/// Half lookups, half updates, by YCSB's distribution.
 fn mixed() -> Phase {
     Phase { distribution: Distribution::Zipfian(YCSB), ..phase("mixed", crate::plan::Mix { search: 0.5, update: 0.5, ..NONE }) }
 }
@@ -130,7 +130,7 @@ fn insert_and_search() -> Workload {
 
 /// Isle-Tree's study: 512 B nodes, 300 ns added to every line written.
 fn isle(Scale(n): Scale) -> Vec<Experiment> {
-    // FPTree as its paper has it, since that is what others have compared themselves with; where the third flush shows, ours stands beside it.
+    // FPTree as in its paper, since that is what others have compared themselves with; where the third flush matters, ours is measured beside it.
     let all = ["isle", "nv", "fp-published", "wb", "fast-fair", "circ"];
     let with_ours = ["isle", "nv", "fp-published", "fp", "wb", "fast-fair", "circ"];
     let insert = || workload("insert", None, vec![phase("insert", INSERT)]);
@@ -188,8 +188,8 @@ fn isle(Scale(n): Scale) -> Vec<Experiment> {
 fn lb(Scale(n): Scale) -> Vec<Experiment> {
     let all = ["lb", "wb-256", "fp-256"];
     let filled = |fill| Some(Load { order: Order::Random, fill: Some(fill) });
-    // The paper adds at most 300 thousand to 2 billion, so that a full leaf is divided by nearly every insert, and others by hardly any. For that few have to
-    // be added to many.
+    // The paper adds at most 300 thousand to 2 billion keys, so nearly every insert divides a leaf if leaves are full, and hardly any otherwise. That requires
+    // adding few keys to many.
     let (many, few) = (4 * n, n / 200);
     let inserts = |name: &str, fill, order, stretches: &[&str]| {
         let stretch = |name: &&str| some(few, Phase { order, touches_ahead: true, ..phase(name, INSERT) });
@@ -203,7 +203,7 @@ fn lb(Scale(n): Scale) -> Vec<Experiment> {
             Case { workload: inserts(name, fill, order, stretches), parameters }
         })
     };
-    // Drawn anew, so that no stretch has the keys of the one before in its caches.
+    // Drawn anew, so that no stretch finds the keys of the one before in the caches.
     let lookups = |name| some(n / 20, Phase { distribution: Distribution::Random, ..phase(name, SEARCH) });
     let reads = workload("reads", filled(0.7), vec![lookups("search"), lookups("search 2"), lookups("search 3"), some(n / 20, phase("delete", DELETE))]);
     let rebuilt = [1, 2].map(|threads| case(workload("rebuild", filled(0.7), Vec::new()), threads, Measure::Recovery));
@@ -216,12 +216,12 @@ fn lb(Scale(n): Scale) -> Vec<Experiment> {
         workload: workload("clients", Some(RANDOM), vec![some(n / 80, phase("insert", INSERT)), some(n / 80, phase("search", SEARCH))]),
         parameters: Parameters { key: KeyKind::Bytes(20), threads: 2, ..parameters(n / 40, 0, Measure::Time) },
     };
-    // All of it is in one leaf, whatever that is.
+    // All keys are in one leaf, whatever its layout.
     let leaf = Case {
         workload: workload("leaf", Some(RANDOM), vec![some(n, phase("search", SEARCH))]),
         parameters: Parameters { keys: LEAF_KEYS, ..parameters(n, 0, Measure::Time) },
     };
-    // Stable: as many keys are added as there were, so that leaves are as full as they are in the long run.
+    // Stable: the number of keys doubles, so leaves are as full as in the long run.
     let stable = workload("stable", Some(RANDOM), vec![phase("insert", INSERT)]);
     vec![
         experiment(
@@ -306,7 +306,7 @@ fn pftree(Scale(n): Scale) -> Vec<Experiment> {
     };
     let phases = [("insert", INSERT), ("search", SEARCH), ("scan", SCAN), ("update", UPDATE), ("delete", DELETE)];
     let micro = phases.map(|(name, mix)| if name == "scan" { some(n / 20, phase(name, mix)) } else { phase(name, mix) });
-    // Its YCSB A and B: half, and one in twenty, are inserts. C is the lookups above, D the inserts.
+    // Its YCSB A and B: half and one in twenty of the operations are inserts. C is the lookups above, D the inserts.
     let mixes = [50, 5].map(|share| {
         let mix = crate::plan::Mix { insert: f64::from(share), search: f64::from(100 - share), ..NONE };
         case(workload(&format!("{share} % inserts"), Some(RANDOM), vec![phase("run", mix)]))
@@ -347,7 +347,7 @@ fn nv(Scale(n): Scale) -> Vec<Experiment> {
     });
     let rebuilt = [n / 10, n, 4 * n].map(|keys| Case { workload: insert(), parameters: parameters(keys, 0, Measure::Time) });
     let opened = case(workload("reopen", Some(RANDOM), Vec::new()), 0, Measure::Recovery);
-    // NV-Store is an index behind a store, and compared with a server, whose log is in memory as well.
+    // NV-Store is an index behind a store. It is compared with a server whose log is also in memory.
     let served = ["status-update", "session-store"].map(|name| {
         let workload = crate::workload::find(name).expect("a workload of its study");
         [1, 2].map(|threads| {

@@ -1,4 +1,4 @@
-//! Rules of their own: claims that are more than one metric of some systems.
+//! Special rules: claims that need more than one metric of some systems.
 
 use super::evidence::{Evidence, Figure, Finding, Judgement, Measured, Part, Wanted};
 use super::experiments::{ENGINE, PAPERS_SIZE, STRETCHES};
@@ -10,7 +10,7 @@ use everleaf_pmem::{Domain, Hardware};
 
 /// NV-Tree's sizes of leaves.
 pub(super) const NV_SIZES: [&str; 4] = ["nv", "nv-1k", "nv-2k", "nv-4k"];
-/// LCB+-Tree's, with which its paper compares it.
+/// LCB+-Tree's, with which NV-Tree's paper compares it.
 const LCB_SIZES: [&str; 4] = ["lcb", "lcb-1k", "lcb-2k", "lcb-4k"];
 /// CDDS's, likewise.
 const CDDS_SIZES: [&str; 4] = ["cdds", "cdds-1k", "cdds-2k", "cdds-4k"];
@@ -18,23 +18,23 @@ const CDDS_SIZES: [&str; 4] = ["cdds", "cdds-1k", "cdds-2k", "cdds-4k"];
 pub(super) const NV_STUDY: &[&str] = [NV_SIZES, LCB_SIZES, CDDS_SIZES].as_flattened();
 /// LB+-Tree's sizes of leaves.
 const LB_SIZES: [&str; 4] = ["lb", "lb-512", "lb-768", "lb-1k"];
-/// Its rivals, each with the LB+-Tree whose leaves are as large.
+/// Its rivals, each with the LB+-Tree of the same leaf size.
 const LB_RIVALS: [(&str, &str); 5] = [("wb-256", "lb"), ("wb", "lb-512"), ("wb-1k", "lb-1k"), ("fp-256", "lb"), ("fp-1k", "lb-1k")];
-/// Those of LB+-Tree's study, and the ways in which leaves are filled.
+/// The systems of LB+-Tree's study, and how their leaves are filled.
 const LB_STUDY: [&str; 3] = ["lb", "wb-256", "fp-256"];
 const LB_FILLS: [&str; 3] = ["70 %", "100 %", "dense"];
-/// Isle-Tree's study: what all of its comparisons are about.
+/// The systems of Isle-Tree's study that it is compared with.
 const ISLE_RIVALS: [&str; 5] = ["nv", "fp-published", "wb", "fast-fair", "circ"];
-/// How much faster two threads must be than one to be called nearly linear.
+/// The speedup with two threads from which scaling is called nearly linear.
 const NEARLY_LINEAR: f64 = 1.7;
-/// Inserts into nodes of 4 KiB of which the paper says how much faster NV-Tree is, in Fig. 6.
+/// Numbers of inserts into nodes of 4 KiB for which the paper's Fig. 6 says how much faster NV-Tree is.
 const PAPERS_INSERTS: [u64; 3] = [1_000_000, 10_000_000, 100_000_000];
-/// Inserts of which the paper says how often they build inner nodes anew.
+/// The number of inserts for which the paper says how often they rebuild inner nodes.
 const PAPERS_REBUILDS: u64 = 100_000_000;
-/// What NV-Store is compared with: Redis with a log that is synchronised every second, which the paper calls volatile, and with one that is synchronised at
-/// each write. Both are systems of the peers' program alone.
+/// What NV-Store is compared with: Redis with a log synchronised every second, which the paper calls volatile, and with one synchronised at each write. Only
+/// the peers' program has these systems.
 const REDIS: [&str; 2] = ["redis-everysec", "redis-always"];
-/// Alike, as times are.
+/// Alike, by the tolerance of times.
 pub(super) const ALIKE: Wanted = Wanted::between(1.0 - TIME_TOLERANCE, 1.0 + TIME_TOLERANCE);
 
 fn latency(nanoseconds: u64) -> impl Fn(&Measurement) -> bool {
@@ -53,12 +53,12 @@ fn threads(count: u16) -> impl Fn(&Measurement) -> bool {
     move |found| found.parameters.threads == count
 }
 
-/// Those of Isle-Tree's rivals that were to be measured.
+/// The rivals of Isle-Tree that were to be measured.
 fn isle_rivals<'a>(evidence: &Evidence<'a>, experiment: &str) -> impl Iterator<Item = &'static str> {
     ISLE_RIVALS.into_iter().filter(move |rival| evidence.is_planned(experiment, rival))
 }
 
-/// How many times as long as into Isle-Tree inserts of so many keys take.
+/// The time of inserting this many keys, divided by Isle-Tree's.
 fn inserts(evidence: &Evidence<'_>, rival: &str, keys: u64) -> Option<Figure> {
     let time = |system| evidence.rounds_of(["isle-insert", "", "insert", metric::MEAN], system, self::keys(keys));
     time(rival)?.by(&time("isle")?)
@@ -88,7 +88,7 @@ pub(super) fn split_share(evidence: &Evidence<'_>) -> Option<Judgement> {
     for system in ["isle"].into_iter().chain(isle_rivals(evidence, "isle-splits")) {
         let share = evidence.rounds(what, system)?.figure()?.in_units_of(0.01);
         let ours = format!("{system} {}", share.show(0, " %"));
-        // More for NV-Tree, without a number.
+        // More for NV-Tree; the paper gives no number.
         parts.push(Part::new(system, ours, share.judge(if system == "nv" { Wanted::between(20.0, 100.0) } else { Wanted::between(15.0, 25.0) })));
     }
     parts.push(Part::ratio("nv's share", "isle's", evidence.ratio(what, "nv", "isle")?, Wanted::ABOVE));
@@ -161,23 +161,23 @@ pub(super) fn mixed_latency(evidence: &Evidence<'_>) -> Option<Judgement> {
     Some(Judgement::of(&parts))
 }
 
-/// A ratio of systems with nodes of 4 KiB that have sentinels to the same ones without.
+/// The ratio of systems with nodes of 4 KiB and sentinels to the same ones without.
 pub(super) fn led_by_sentinels(evidence: &Evidence<'_>, experiment: &str, phase: &str, metric: &str, [fast_fair, circ]: [(f64, f64); 2]) -> Option<Judgement> {
     let pairs = [("fast-fair-s-4k", "fast-fair-4k", fast_fair), ("circ-s-4k", "circ-4k", circ)];
     let part = |(with, without, (low, high))| {
         Some(Part::ratio(with, without, evidence.ratio([experiment, "", phase, metric], with, without)?, Wanted::ratio(low, high, TIME_TOLERANCE)))
     };
-    // Older files do not have the last.
+    // Older files lack the last one.
     let planned = pairs.into_iter().filter(|(with, ..)| evidence.is_planned(experiment, with));
     Some(Judgement::of(&planned.map(part).collect::<Option<Vec<_>>>()?))
 }
 
-/// How many times as long as PFtree's operations those of others take: alone by their phase, among others by their workload.
+/// Times of other trees divided by PFtree's: of operations alone by their phase, of mixed ones by their workload.
 pub(super) fn radix_gains(evidence: &Evidence<'_>, rivals: &[(&str, Wanted)], alone: &[&'static str], mixed: &[&'static str]) -> Option<Judgement> {
     Some(Judgement::of(&radix_ratios(evidence, rivals, alone, mixed)?.0))
 }
 
-/// What is judged of each of these ratios, and they themselves.
+/// The judged parts, and the ratios themselves.
 fn radix_ratios(evidence: &Evidence<'_>, rivals: &[(&str, Wanted)], alone: &[&'static str], mixed: &[&'static str]) -> Option<(Vec<Part>, Vec<Measured>)> {
     let alone = alone.iter().map(|phase| (*phase, ["pftree-micro", "micro", *phase, metric::MEAN]));
     let mixed = mixed.iter().map(|workload| (*workload, ["pftree-mixes", *workload, "run", metric::MEAN]));
@@ -200,7 +200,7 @@ pub(super) fn up_to_twice(evidence: &Evidence<'_>) -> Option<Judgement> {
 
 const FIRST_RIVAL: &str = "fast-fair";
 
-/// What is asked for of B+-trees, and of other radix trees.
+/// What is required of B+-trees, and of other radix trees.
 pub(super) fn rivals(trees: Wanted, radix: Wanted) -> [(&'static str, Wanted); 4] {
     [(FIRST_RIVAL, trees), ("bztree", trees), ("roart", radix), ("p-art", radix)]
 }
@@ -258,12 +258,12 @@ pub(super) fn moved_entries(evidence: &Evidence<'_>) -> Option<Judgement> {
     Some(Judgement { ours, ..judged })
 }
 
-/// Lines that an insert writes on average until a leaf of LB+-Tree is full, whose 14 slots are 3 beside the header, 4, 4 and 3 in the other lines: in the mean
-/// of the paper's four leaves, after a division, with entries moved or not. A slot beside the header is written with it, any other takes a second line; then,
-/// if entries are moved, as many of those beside the header go to that line as it has room for.
+/// The average number of lines that an insert writes until a leaf of LB+-Tree is full. Of its 14 slots, 3 are beside the header, and 4, 4 and 3 in the other
+/// lines. Averaged over the paper's four leaves after a division, with or without moving entries. A slot beside the header is written with it; any other takes
+/// a second line. With moving, as many of the entries beside the header then move to that line as fit.
 fn lines_until_full(is_moving: bool) -> f64 {
-    /// Slots of each line that are free: the new leaf is packed from the end if entries are moved, else from the beginning; the old one has its free slots
-    /// where they are worst, or best.
+    /// Free slots of each line. The new leaf is packed from the end with moving, from the beginning without; the old one has its free slots where they are
+    /// worst, or best.
     const MOVING: [[u32; 4]; 4] = [[3, 4, 0, 0], [3, 3, 0, 0], [0, 3, 2, 2], [0, 2, 2, 2]];
     const STAYING: [[u32; 4]; 4] = [[0, 0, 4, 3], [0, 0, 3, 3], [3, 4, 0, 0], [3, 3, 0, 0]];
     let mean = |mut free: [u32; 4]| {
@@ -284,8 +284,8 @@ fn lines_until_full(is_moving: bool) -> f64 {
     leaves.map(mean).iter().sum::<f64>() / 4.0
 }
 
-/// One header for leaves of several blocks of 256 B: a bit and a byte for each entry of 16 B, a lock bit and one that says which sibling holds; two siblings of
-/// 8 B are at the end of the leaf.
+/// One header for leaves of several blocks of 256 B: a bit and a byte for each entry of 16 B, a lock bit, and one that says which sibling is valid. Two
+/// siblings of 8 B are at the end of the leaf.
 pub(super) fn naive_header() -> Judgement {
     let (mut headers, mut left) = (Vec::new(), Vec::new());
     for blocks in [2.0, 3.0, 4.0_f64] {
@@ -307,7 +307,7 @@ pub(super) fn metadata_share() -> Judgement {
     Judgement::new((share - 0.125).abs() < 1e-9 && others.iter().all(|share| *share < 6.25), format!("{:.2} %; {two}, {three}, {four} %", share * 100.0))
 }
 
-/// Inserts into a loaded tree by so many threads, of each stretch: how much longer others take than LB+-Tree.
+/// Inserts into a loaded tree by `count` threads, for each stretch: the ratios of other trees' times to LB+-Tree's.
 pub(super) fn added(evidence: &Evidence<'_>, workload: &str, stretches: &[&str], count: u16, of: Ranges<'_>) -> Option<Vec<Part>> {
     let mut parts = Vec::new();
     for phase in stretches {
@@ -396,7 +396,7 @@ pub(super) fn rebuild_by_threads(evidence: &Evidence<'_>) -> Option<Judgement> {
     Some(Judgement::new(true, ours).cannot_compare())
 }
 
-/// How many times as long the store takes on a skip list.
+/// The store's time on a skip list, divided by that on LB+-Tree.
 pub(super) fn in_an_engine(evidence: &Evidence<'_>, count: u16, ranges: [(f64, f64); 3]) -> Option<Judgement> {
     let part = |((workload, phase), (low, high))| {
         let time = |system| evidence.rounds_of(["lb-engine", workload, phase, metric::MEAN], system, threads(count));
@@ -416,7 +416,7 @@ pub(super) fn served(evidence: &Evidence<'_>) -> Option<Judgement> {
     Some(Judgement::of(&parts))
 }
 
-/// A metric of one of NV-Tree's rivals beside NV-Tree with nodes as large, for each size. Nothing where that was not to be measured, as in older files.
+/// The ratio of one of NV-Tree's rivals to NV-Tree with nodes of the same size, in one metric, for each size. Empty if that was not planned, as in older files.
 fn beside_nv(evidence: &Evidence<'_>, rivals: [&str; 4], what: [&str; 4], wanted: Wanted) -> Option<Vec<Part>> {
     let pairs = rivals.into_iter().zip(NV_SIZES).filter(|(rival, _)| evidence.is_planned(what[0], rival));
     pairs.map(|(rival, nv)| Some(Part::ratio(format!("{}: {rival}", what[2]), nv, evidence.ratio(what, rival, nv)?, wanted))).collect()
@@ -429,7 +429,7 @@ pub(super) fn beside_both(evidence: &Evidence<'_>, what: [&str; 4], lcb: Wanted,
     Some(Judgement::of(&parts))
 }
 
-/// Times of rivals with the largest nodes beside NV-Tree's, of which the paper gives a number.
+/// Ratios to NV-Tree of the rivals with the largest nodes, in times for which the paper gives a number.
 pub(super) fn largest_nodes(evidence: &Evidence<'_>, phase: &'static str, papers: Ranges<'_>) -> Option<Vec<Part>> {
     let planned = papers.iter().filter(|(rival, ..)| evidence.is_planned("nv-nodes", rival));
     let part = |&(rival, low, high): &(&str, f64, f64)| {
@@ -439,7 +439,7 @@ pub(super) fn largest_nodes(evidence: &Evidence<'_>, phase: &'static str, papers
     planned.map(part).collect()
 }
 
-/// Inserts into the largest nodes beside those into the same without a flush.
+/// Inserts into the largest nodes, compared with the same without flushes.
 pub(super) fn without_flushes(evidence: &Evidence<'_>) -> Option<Judgement> {
     let time = |system, domain: Domain| evidence.rounds_of(["nv-volatile", "", "insert", metric::MEAN], system, of_domain(domain));
     let part = |(system, paper)| {
@@ -460,12 +460,12 @@ pub(super) fn fewer_flushes_and_slower(evidence: &Evidence<'_>) -> Option<Judgem
 }
 
 pub(super) fn fewer_flushes(evidence: &Evidence<'_>) -> Option<Judgement> {
-    // 80 and 97 %, 76 and 96 %, which are rounded.
+    // 80 and 97 %, 76 and 96 %, as rounded figures.
     let (lcb, cdds) = (Wanted::between(1.0 / 0.205, 1.0 / 0.025), Wanted::between(1.0 / 0.245, 1.0 / 0.035));
     beside_both(evidence, ["nv-counts", "", "insert", metric::LINES_FLUSHED], lcb, cdds)
 }
 
-/// Inserts of a rival by what the paper has for as many keys; for other numbers of keys it has nothing.
+/// Inserts of a rival, by the paper's figure for as many keys; it has none for other numbers of keys.
 fn by_number_of_keys(evidence: &Evidence<'_>, rival: &str, papers: [f64; 3]) -> Option<Judgement> {
     let count = *evidence.sizes("nv-nodes")?.first()?;
     let paper = PAPERS_INSERTS.into_iter().zip(papers).find(|(keys, _)| *keys == count).map(|(_, paper)| paper);
@@ -486,7 +486,7 @@ pub(super) fn faster_inserts_than_cdds(evidence: &Evidence<'_>) -> Option<Judgem
 
 pub(super) fn faster_inserts_without_misses(evidence: &Evidence<'_>) -> Option<Judgement> {
     let judged = Judgement::of(&largest_nodes(evidence, "insert", &[("lcb-4k", 7.0, 7.0), ("cdds-4k", 9.0, 9.0)])?);
-    // What else writes lines back takes them from the caches.
+    // Other write-back instructions evict lines from the caches.
     Some(if evidence.0.header.machine.flush_instruction == "clwb" { judged } else { judged.cannot_compare() })
 }
 
@@ -505,7 +505,7 @@ pub(super) fn fewer_misses(evidence: &Evidence<'_>) -> Option<Judgement> {
     beside_both(evidence, ["nv-reads", "", "insert", metric::LAST_LEVEL_MISSES], lcb, cdds).map(Judgement::cannot_compare)
 }
 
-/// Times of NV-Tree by size of its leaves, and whether the largest are the fastest.
+/// Times of NV-Tree by leaf size, and whether the largest leaves are the fastest.
 fn by_size(evidence: &Evidence<'_>, phases: &[&str], beside: Vec<Part>) -> Option<Judgement> {
     let (mut parts, mut ours) = (beside, Vec::new());
     for phase in phases {
@@ -567,7 +567,7 @@ pub(super) fn rebuild_count(evidence: &Evidence<'_>) -> Option<Judgement> {
 }
 
 pub(super) fn rebuild_bytes(evidence: &Evidence<'_>) -> Option<Judgement> {
-    /// The first time that a node of 4 KiB for 256 leaves has no room, each leaf gets such a node.
+    /// The first time that a node of 4 KiB for 256 leaves is full, each leaf gets such a node.
     const PAPER: f64 = 257.0 * 4096.0;
     let count = |name| evidence.median(["nv-counts", "", "insert", name], "nv-4k");
     if count(metric::REBUILDS)? == 0.0 {
@@ -597,7 +597,7 @@ pub(super) fn rebuild_sources(evidence: &Evidence<'_>) -> Option<Judgement> {
     let (mut parts, mut ours) = (Vec::new(), Vec::new());
     for system in NV_SIZES {
         let leaves = of(metric::REBUILD_FROM_LEAVES, system)?;
-        // Of few keys, larger leaves are too few for that.
+        // With few keys there are too few larger leaves for that.
         let Some(parents) = of(metric::REBUILD_PER_LEAF, system) else { continue };
         ours.push(format!("{system} {:.0} and {:.0}", parents.figure()?.median, leaves.figure()?.median));
         parts.push(Part::ratio(system, "from leaves", parents.by(&leaves)?, Wanted::ratio(0.53, 0.78, TIME_TOLERANCE)));
@@ -610,7 +610,7 @@ pub(super) fn rebuild_sources(evidence: &Evidence<'_>) -> Option<Judgement> {
 }
 
 pub(super) fn survived(evidence: &Evidence<'_>) -> Option<Judgement> {
-    // Whatever was not found afterwards has ended the run.
+    // A key that was missing afterwards would have ended the run.
     let crashes = evidence.0.measurements.iter().filter(|found| found.experiment == "nv-reopen" && found.metrics.contains_key(metric::RECOVERY)).count();
     (crashes > 0).then(|| Judgement::new(true, format!("{crashes} trees left as by a crash of the process, all found again")).cannot_compare())
 }
@@ -623,7 +623,7 @@ pub(super) fn sessions(evidence: &Evidence<'_>) -> Option<Judgement> {
     requests(evidence, "session-store", 4.8)
 }
 
-/// How many times as many requests as Redis the server answers, with as many clients as are best for that; without a Redis, how many there are.
+/// The ratio of the server's requests to those of Redis, each with its best number of clients; without Redis, the number of requests.
 fn requests(evidence: &Evidence<'_>, workload: &str, paper: f64) -> Option<Judgement> {
     let rate = |system, count| evidence.rounds_of(["nv-server", workload, "run", metric::THROUGHPUT], system, threads(count));
     let (mut ours, mut parts) = (Vec::new(), Vec::new());
@@ -668,7 +668,7 @@ mod tests {
     use crate::plan::Case;
     use crate::result::{FORMAT, Header, Machine, Metric, Results, Verdict};
 
-    /// The plan of a paper, of which nothing was measured yet.
+    /// The plan of a paper, without measurements.
     fn planned(paper: &str) -> Results {
         planned_at(paper, Scale::TINY)
     }
@@ -680,7 +680,7 @@ mod tests {
         Results::new(header)
     }
 
-    /// Figures of inserts of systems, the same in five rounds, in each case of an experiment that `pick` takes.
+    /// Adds figures of inserts, the same in five rounds, in each case of an experiment that `pick` accepts.
     fn add(results: &mut Results, experiment: &str, name: &str, figures: &[(&str, f64)], pick: impl Fn(&Case) -> bool) {
         let planned = results.header.plan.experiments.iter().find(|planned| planned.id == experiment).unwrap();
         for case in planned.cases.iter().filter(|case| pick(case)) {
@@ -700,14 +700,14 @@ mod tests {
         }
     }
 
-    /// The same of the mean of another phase, in all cases.
+    /// The same for the mean of another phase, in all cases.
     fn add_means(results: &mut Results, experiment: &str, phase: &str, figures: &[(&str, f64)]) {
         let start = results.measurements.len();
         add(results, experiment, metric::MEAN, figures, |_| true);
         results.measurements[start..].iter_mut().for_each(|found| found.phase = phase.into());
     }
 
-    /// The paper's own lookups, 1.28 and 1.48 times as fast as those of radix trees, would have failed by its abstract, which says: up to 1.2 times.
+    /// The paper's own lookups, 1.28 and 1.48 times as fast as those of radix trees, would have failed its abstract's claim of up to 1.2 times.
     #[test]
     fn the_most_that_is_claimed_is_not_asked_of_each() {
         for (slowest, verdict) in [(148.0, Verdict::Agree), (98.0, Verdict::Differ)] {
@@ -721,7 +721,7 @@ mod tests {
         }
     }
 
-    /// Whatever was more than 1 agreed with up to 2, were it 1.01 or 20.
+    /// Anything above 1 agreed with up to 2, whether 1.01 or 20.
     #[test]
     fn up_to_twice_is_about_twice_at_the_most() {
         for (slowest, verdict) in [(210.0, Verdict::Agree), (120.0, Verdict::Differ), (400.0, Verdict::Differ)] {
@@ -734,7 +734,7 @@ mod tests {
         }
     }
 
-    /// Any number of keys was judged by what the paper has for a million, and one of its figures for that million failed wherever another one held.
+    /// Any number of keys was judged by the paper's figure for a million, of which it has several: one failed wherever another held.
     #[test]
     fn inserts_are_judged_by_what_the_paper_has_for_as_many_keys() {
         let judged = |keys: u64, lcb: f64, cdds: f64| {
@@ -754,7 +754,7 @@ mod tests {
         }
     }
 
-    /// The cache that is simulated holds all of such a tree: nothing is missed in it but what is touched first.
+    /// The simulated cache holds the whole tree: only first touches miss.
     #[test]
     fn misses_of_a_cache_that_holds_everything_are_told_and_not_judged() {
         let mut results = planned("nv");
@@ -764,7 +764,7 @@ mod tests {
         assert!(judged.verdict == Verdict::CannotCompare && judged.ours.contains("cdds-4k 2.50 x nv-4k"), "{judged:?}");
     }
 
-    /// Of what servers on indexes had measured it was said that it was not, since their names are not those of the indexes.
+    /// Indexes measured by servers were reported as not measured, since the servers have other names.
     #[test]
     fn what_a_server_is_on_is_measured_with_it() {
         let systems = crate::names(&crate::systems());
@@ -779,7 +779,7 @@ mod tests {
         assert!(why(&results).contains("Not measured in this run: circ."), "{}", why(&results));
     }
 
-    /// wB+-Tree was judged by the figure of the FPTree that an older file does not have.
+    /// wB+-Tree was judged by the figure of an FPTree that older files lack.
     #[test]
     fn each_rival_is_judged_by_its_own_figure() {
         let mut results = planned("isle");
@@ -807,14 +807,14 @@ mod tests {
         }
     }
 
-    /// The least and the most were those of the medians, with the interval of the one that chance had favoured.
+    /// The smallest and largest were those of the medians, with the interval of the one favoured by chance.
     #[test]
     fn extremes_are_those_of_each_round() {
         let mut results = planned("lb");
         for phase in STRETCHES {
             add_means(&mut results, "lb-insert", phase, &[("lb", 100.0), ("wb-256", 200.0), ("fp-256", 200.0)]);
         }
-        // What is the least, and the most, in one round is not in the next.
+        // The smallest and the largest in one round are not those in the next.
         for found in results.measurements.iter_mut().filter(|found| found.system != "lb" && found.phase != "insert 3") {
             let (least, most) = if found.system == "wb-256" { (120.0, 292.0) } else { (112.0, 245.0) };
             let value = match found.workload.as_str() {
@@ -839,7 +839,7 @@ mod tests {
         assert!(judged.why.contains("Off: ") && judged.why.contains("100 %: nearest rival"), "{judged:?}");
     }
 
-    /// Of files that lack rivals, what is said about these alone was found to agree.
+    /// In files that lack rivals, claims about these alone were judged to agree.
     #[test]
     fn what_was_not_to_be_measured_is_not_judged() {
         let systems = crate::names(&crate::systems());
@@ -850,14 +850,14 @@ mod tests {
         let claims = crate::claims::judge(&results, &systems).unwrap();
         assert!(claims.len() > 25);
         assert!(claims.iter().all(|claim| claim.experiments.is_empty() || claim.verdict == Verdict::CannotCompare), "{claims:?}");
-        // With NV-Tree's own figures, what is missing is said.
+        // With NV-Tree's own figures, the missing rivals are listed.
         add(&mut results, "nv-nodes", metric::MEAN, &NV_SIZES.map(|system| (system, 100.0)), |_| true);
         let claims = crate::claims::judge(&results, &systems).unwrap();
         let larger = claims.iter().find(|claim| claim.id == "D8").unwrap();
         assert!(larger.why.contains("Not measured in this run: lcb, "), "{larger:?}");
     }
 
-    /// A rival with leaves of 1 KiB is faster than LB+-Tree's smallest here, but not than the LB+-Tree that has leaves of 1 KiB, too.
+    /// A rival with leaves of 1 KiB is faster than LB+-Tree's smallest here, but not than the LB+-Tree with leaves of 1 KiB.
     #[test]
     fn rivals_are_compared_at_equal_sizes_of_leaves() {
         let ours = [("lb", 100.0), ("lb-512", 95.0), ("lb-768", 105.0), ("lb-1k", 80.0)];
@@ -869,7 +869,7 @@ mod tests {
         assert!(verdict == Verdict::Differ && !why.contains("wb"), "{why}");
     }
 
-    /// It was judged with twice as many keys as stand for the paper's, and one size that was measured was every size.
+    /// It was judged with twice as many keys as stand for the paper's, and one measured size counted as every size.
     #[test]
     fn inserts_are_judged_by_the_sizes_that_were_planned() {
         let (mut results, Scale(n)) = (planned("isle"), Scale::TINY);
@@ -887,7 +887,7 @@ mod tests {
         assert_eq!(fastest_at_every_size(&Evidence(&results)).unwrap().verdict, Verdict::Agree);
     }
 
-    /// No line at all agreed with 1.31 lines.
+    /// Zero lines agreed with 1.31 lines.
     #[test]
     fn lines_of_inserts_are_near_the_theorem_from_both_sides() {
         for (lines, verdict) in [(1.27, Verdict::Agree), (1.0, Verdict::Differ), (1.5, Verdict::Differ)] {
@@ -899,7 +899,7 @@ mod tests {
         }
     }
 
-    /// It was told, however many keys there were, that it could not be.
+    /// It was reported as impossible for any number of keys.
     #[test]
     fn rebuilds_of_as_many_inserts_as_the_papers_are_judged() {
         for (keys, counts, verdict) in [
@@ -915,7 +915,7 @@ mod tests {
         }
     }
 
-    /// What one size reads more than a tenth more than another is not flat; in the other trees it is in proportion.
+    /// Reads that differ by more than a tenth between sizes are not flat; in the other trees they are proportional to the size.
     #[test]
     fn reads_are_flat_if_they_are_within_a_tenth_of_those_of_the_smallest_leaves() {
         for (largest, verdict) in [(109.0, Verdict::Agree), (91.0, Verdict::Agree), (112.0, Verdict::Differ), (800.0, Verdict::Differ)] {
@@ -934,7 +934,7 @@ mod tests {
         }
     }
 
-    /// It was compared with all of an opening, in an experiment of its own, and nothing was said.
+    /// It was compared with all of an opening, in a separate experiment, and nothing was reported.
     #[test]
     fn inner_nodes_from_leaves_are_compared_with_those_from_inner_nodes_of_the_same_tree() {
         for (parents, verdict) in [(65.0, Verdict::Agree), (15.0, Verdict::Differ), (120.0, Verdict::Differ)] {
@@ -950,7 +950,7 @@ mod tests {
         }
     }
 
-    /// Redis was no part of the plan, wherever that was made, and nothing was ever compared with it.
+    /// The plan never included Redis, so nothing was ever compared with it.
     #[test]
     fn requests_are_compared_with_redis_where_it_is_there() {
         let systems = crate::names(&crate::systems());
@@ -974,7 +974,7 @@ mod tests {
         let Judgement { ours, verdict, .. } = status_updates(&Evidence(&results)).unwrap();
         assert!(verdict == Verdict::Agree && ours.contains("at the most server:nv 3.00 x redis-everysec, server:nv 3.00 x redis-always"), "{ours}");
         assert_eq!(sessions(&Evidence(&results)).unwrap().verdict, Verdict::Differ, "3 instead of 4.8");
-        // As many with one client in one round as with two in the next.
+        // One client in one round has as many as two in the next.
         for found in results.measurements.iter_mut() {
             let is_fast = found.system == "server:nv" && (found.round % 2 == 0) == (found.parameters.threads == 2);
             found.metrics.get_mut(metric::THROUGHPUT).unwrap().value = if is_fast { 96e3 } else { 32e3 };
@@ -983,7 +983,7 @@ mod tests {
         assert_eq!(judged.verdict, Verdict::Agree, "{judged:?}");
     }
 
-    /// A Redis without a log was taken for the volatile one of the paper, whose log is synchronised in a time interval.
+    /// A Redis without a log was mistaken for the paper's volatile one, whose log is synchronised at intervals.
     #[test]
     fn redis_without_a_log_is_none_of_the_papers() {
         let mut results = planned("nv");
@@ -995,7 +995,7 @@ mod tests {
         assert!(verdict == Verdict::CannotCompare && why.contains("redis-memory, which keeps no log"), "{why}");
     }
 
-    /// One thread and two were measured in experiments of their own, minutes apart, and compared by their rounds.
+    /// One thread and two were measured in separate experiments, minutes apart, and compared round by round.
     #[test]
     fn threads_are_compared_within_an_experiment() {
         let mut results = planned("lb");

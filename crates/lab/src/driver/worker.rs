@@ -4,10 +4,10 @@
 //! script: the next block of operations, with their keys and values -> clock -> player: the calls of the system, and a look at each answer -> clock -> ...
 //! ```
 //!
-//! A processor looks some hundreds of instructions ahead. To choose a key takes as many as a search of a good index; between two searches they would keep the
-//! second from beginning while the first waits for memory, and the figure would be that of the driver. So would a look at each answer. A block of independent
-//! operations of one kind, each of which is not to be looked at by itself, is one call of the system, which makes them one after the other; the answers are
-//! looked at when the clock has stopped.
+//! A processor looks some hundreds of instructions ahead. Choosing a key takes as many as a search of a good index. Between two searches these instructions
+//! would keep the second from starting while the first waits for memory, and the figure would be that of the driver. Checking each answer would do the same. So
+//! a block of independent operations of one kind that are not observed separately is one call of the system, which executes them one after the other; answers
+//! are checked when the clock has stopped.
 
 use super::{Kind, Outcome, Work, shares};
 use crate::choice::Chooser;
@@ -20,50 +20,50 @@ use std::hint::black_box;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
-/// Operations of a block at most, and bytes of their keys and values, which are to stay in the nearest cache.
+/// Maximum operations of a block, and bytes of their keys and values, which should stay in the nearest cache.
 const BLOCK: usize = 256;
 const BLOCK_BYTES: usize = 16 << 10;
 
-/// An operation that is to come.
+/// A future operation.
 struct Operation {
     kind: Kind,
-    /// Of the key.
+    /// The number of its key.
     number: u64,
     /// Entries that a scan visits.
     length: u32,
 }
 
-/// Operations that are to come.
+/// A block of future operations.
 #[derive(Default)]
 struct Block {
     operations: Vec<Operation>,
-    /// The kind of all of them, if only one occurs.
+    /// The kind of all operations, if they have only one.
     kind: Option<Kind>,
-    /// One more than there are operations, see [`Player::bend`].
+    /// One more key than there are operations, see [`Player::bend`].
     keys: Vec<u8>,
     values: Vec<u8>,
 }
 
-/// The keys of a thread that alone adds and removes them, and so knows which are there.
+/// The keys of a thread that alone adds and removes them, and so knows which exist.
 struct Share {
-    /// Numbers of those that are there, and of those that were.
+    /// Numbers of the keys that exist; `absent` has those that did.
     present: Vec<u64>,
     absent: Vec<u64>,
 }
 
-/// Writes the blocks of a thread.
+/// Generates the blocks of a thread.
 struct Script<'a> {
     work: &'a Work<'a>,
-    /// Operations that are to come.
+    /// The remaining operations.
     part: Range<u64>,
-    /// The number of the first key that this thread inserts: each has a run of numbers, so that each inserts in order if keys ascend.
+    /// The number of the first key that this thread inserts. Each thread has a run of numbers, so each inserts in order if keys ascend.
     first: u64,
     inserted: u64,
-    /// Its own keys, if it has such; else all that were there are everybody's.
+    /// Its own keys, if it has such; else all threads share the keys that existed before.
     share: Option<Share>,
     chooser: Chooser,
     random: SmallRng,
-    /// Kinds that occur, and the shares of all up to each.
+    /// Kinds that occur, with the cumulative shares.
     kinds: Vec<(Kind, f64)>,
 }
 
@@ -76,7 +76,7 @@ impl<'a> Script<'a> {
             Share { present, absent: Vec::new() }
         });
         let count = share.as_ref().map_or(count, |share| share.present.len() as u64);
-        // A mix with inserts has more keys with time, so that none of them is taken once for all.
+        // In a mix with inserts the number of keys grows, so uniform draws may repeat keys.
         let draws = if phase.mix.insert > 0.0 || share.is_some() { u64::MAX } else { work.operations };
         let chooser = Chooser::new(phase.distribution, count, draws, part.start)?;
         let random = SmallRng::seed_from_u64(work.context.seed ^ (thread + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -90,7 +90,7 @@ impl<'a> Script<'a> {
         Ok(Self { work, first: work.insert_base + part.start, part, inserted: 0, share, chooser, random, kinds })
     }
 
-    /// Writes the next block; whether there is one.
+    /// Writes the next block. Returns whether there is one.
     ///
     /// # Errors
     /// A mix that has removed every key of this thread.
@@ -139,7 +139,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// The number of a key that will not be there: one of its own that was, or a new one.
+    /// The number of a key that does not exist yet: one of its own that existed before, or a new one.
     fn add(&mut self) -> u64 {
         let again = self.share.as_mut().filter(|share| !share.absent.is_empty()).map(|share| {
             let place = self.random.random_range(0..share.absent.len());
@@ -155,7 +155,7 @@ impl<'a> Script<'a> {
         number
     }
 
-    /// The number of a key that will be there: of its own, if it has such; or one that was there before the phase, or one that this thread will have inserted.
+    /// The number of a key that will exist: one of its own, if it has such, or one from before the phase, or one that this thread will have inserted.
     fn choose(&mut self, kind: Kind) -> Result<u64, Error> {
         if let Some(share) = &mut self.share {
             if share.present.is_empty() {
@@ -178,30 +178,29 @@ impl<'a> Script<'a> {
     }
 }
 
-/// Does what is written.
+/// Executes the blocks.
 struct Player<'a> {
     work: &'a Work<'a>,
     instance: &'a dyn Instance,
     handle: Box<dyn Handle + 'a>,
-    /// Follows from the last value found, of lookups that depend on each other: 0, which only the lab knows. The next key is taken from so many places further
-    /// on.
+    /// Derived from the last value found, for dependent lookups: always 0, but only the lab knows. The next key is taken this many places further on.
     bend: usize,
-    /// Of the bits of a value those that get into `bend`: none, which the compiler does not know.
+    /// The bits of a value that go into `bend`: none, which the compiler does not know.
     bent_by: usize,
     value: Vec<u8>,
-    /// The values that a block of lookups has found, zeroes where none was; empty once they have been looked at.
+    /// The values found by a block of lookups, with zeroes for missing ones; empty once they have been checked.
     found: Vec<u8>,
-    /// Where a sequential scan goes on.
+    /// Where a sequential scan continues.
     cursor: Option<Vec<u8>>,
-    /// The key that a scan visited last.
+    /// The last key that a scan visited.
     last: Vec<u8>,
-    /// Time in which the system was asked what has happened, of operations that are timed: it is not that of an operation.
+    /// Time spent asking the system what has happened, between timed operations: it belongs to none of them.
     aside: Duration,
     outcome: Outcome,
 }
 
 impl Player<'_> {
-    /// Does a block. Of the instructions of a run those in here are counted, by the name of this function.
+    /// Executes a block. Instruction counts of a run cover only this function, which is found by its name.
     #[inline(never)]
     fn play(&mut self, block: &Block) -> Result<(), Error> {
         if let Access::Batch(_) = self.work.phase.access {
@@ -218,7 +217,7 @@ impl Player<'_> {
         for (at, Operation { kind, number, length }) in block.operations.iter().enumerate() {
             let key = &block.keys[(at + self.bend) * key_size..][..key_size];
             let value = &block.values[at * value_size..][..value_size];
-            // Two looks at the clock for each operation, besides those for what is set aside.
+            // Each operation reads the clock twice, besides the reads for what is set aside.
             let marked = self.work.marked && *kind == Kind::Insert;
             let came = (timed && marked).then(Instant::now);
             let before = if marked { self.instance.marks() } else { None };
@@ -243,7 +242,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Does a block of one kind, if the system has a call for that; whether it has. Lookups are judged by [`Player::look_back`].
+    /// Executes a block of one kind, if the system has a call for that. Returns whether it has. [`Player::look_back`] checks lookups.
     #[inline(always)]
     fn play_alike(&mut self, kind: Kind, block: &Block) -> Result<bool, Error> {
         let (size, value_size, count) = (self.work.keys.size(), self.work.parameters.value_bytes as usize, block.operations.len());
@@ -262,9 +261,9 @@ impl Player<'_> {
         Ok(true)
     }
 
-    /// Whether lookups have found what they should. And whether the last update of a block is there: no value that was inserted has its version. Others may
-    /// have set one since, but none of version 0. And whether the key that was removed last is not there. Only this thread may have brought that back, or
-    /// removed what it had updated. And whether the last scan, done again, visits exactly what there is, where no key comes or goes.
+    /// Checks that lookups have found what they should; that the last update of a block took effect, as no inserted value has its version (others may have
+    /// updated the key since, but never to version 0); that the last removed key does not exist (only this thread could have restored it, or removed what it
+    /// had updated); and, where keys do not change, that the last scan, repeated, visits exactly what exists.
     fn look_back(&mut self, block: &Block) -> Result<(), Error> {
         let (key_size, operations) = (self.work.keys.size(), &block.operations);
         let found = self.found.chunks_exact(self.work.parameters.value_bytes as usize);
@@ -292,7 +291,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Whether a scan visits all that it should, of the keys in this order, and nothing else.
+    /// Whether a scan visits exactly the expected keys, given all keys in order.
     fn scans_all(&mut self, sorted: &[u64], scan: &Operation, from: &[u8]) -> Result<bool, Error> {
         let (keys, size) = (self.work.keys, self.work.parameters.value_bytes as usize);
         let first = sorted.partition_point(|number| keys.integer(*number) < keys.integer(scan.number));
@@ -308,7 +307,7 @@ impl Player<'_> {
         Ok(right && left.len() == 0)
     }
 
-    /// Does a block by one call.
+    /// Executes a block by one call.
     fn batch(&mut self, block: &Block) -> Result<(), Error> {
         let (key_size, value_size, count) = (self.work.keys.size(), self.work.parameters.value_bytes as usize, block.operations.len());
         let start = Instant::now();
@@ -324,13 +323,13 @@ impl Player<'_> {
             self.outcome.wrong += (count - right) as u64;
         }
         if self.work.parameters.measure == Measure::Latency {
-            // Of each all of it: a caller waits for the whole batch.
+            // Each operation counts as long as the whole batch, as a caller waits for all of it.
             self.outcome.record(kind, start.elapsed().as_nanos() as u64, count as u64);
         }
         Ok(())
     }
 
-    /// Does one operation; whether the answer was right.
+    /// Executes one operation. Returns whether the answer was right.
     #[inline(always)]
     fn operate(&mut self, kind: Kind, number: u64, length: u32, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         match kind {
@@ -352,7 +351,7 @@ impl Player<'_> {
         }
     }
 
-    /// The version of the value of a key, if it is there and right.
+    /// The version of the value of a key, if the key exists and the value is right.
     #[inline(always)]
     fn find(&mut self, number: u64, key: &[u8]) -> Result<Option<u16>, Error> {
         self.value.clear();
@@ -360,7 +359,7 @@ impl Player<'_> {
         let has_size = found && self.value.len() == self.work.parameters.value_bytes as usize;
         let version = if has_size { version_of(&self.value, number) } else { None };
         if self.work.phase.access == Access::Dependent {
-            // Nothing, but the processor cannot know before the value is there. A comparison could become a branch, which it would guess.
+            // Always 0, but the processor cannot know that before it has the value. A comparison could become a branch, which would be predicted.
             self.bend = usize::from(self.value.first().copied().unwrap_or(0)) & self.bent_by;
         }
         Ok(version)
@@ -374,7 +373,7 @@ impl Player<'_> {
         self.handle.scan(cursor.as_deref().unwrap_or(from), &mut |key, value| {
             let words = words_of(key);
             let ascends = if words.is_some() { std::mem::replace(&mut before, words) < words } else { key > last.as_slice() };
-            // A random scan begins with a key that is there.
+            // A random scan begins with an existing key.
             right &= value.len() == size && if visited == 0 { sequential || key == from } else { ascends };
             visited += 1;
             if visited == length || words.is_none() {
@@ -395,7 +394,7 @@ impl Player<'_> {
     }
 }
 
-/// What orders keys of one size as their bytes do, without a call: words of it, which may overlap. `None` of keys that have more than 24 bytes, or less than 8.
+/// Words that order keys of one size as their bytes do, without a call. The words may overlap. `None` for keys of more than 24 bytes, or fewer than 8.
 #[inline(always)]
 fn words_of(key: &[u8]) -> Option<[u64; 3]> {
     let (first, last, middle) = (key.first_chunk()?, key.last_chunk()?, key.len() - 8);
@@ -413,17 +412,17 @@ impl<'a> Worker<'a> {
     /// For the operations of `part`.
     ///
     /// # Errors
-    /// A law for the choice of keys that is none.
+    /// An invalid distribution.
     pub(super) fn new(work: &'a Work<'a>, thread: u64, part: Range<u64>, handle: Box<dyn Handle + 'a>, instance: &'a dyn Instance) -> Result<Self, Error> {
         let (value, last, aside, outcome) = (Vec::new(), Vec::new(), Duration::ZERO, Outcome::default());
         let player = Player { work, instance, handle, bend: 0, bent_by: black_box(0), value, found: Vec::new(), cursor: None, last, aside, outcome };
         Ok(Self { script: Script::new(work, thread, part)?, player })
     }
 
-    /// Does them all, or as many as there is time for.
+    /// Executes all operations, or as many as there is time for.
     ///
     /// # Errors
-    /// Whatever the system fails by.
+    /// Any failure of the system.
     pub(super) fn run(self) -> Result<Outcome, Error> {
         let (Self { mut script, mut player }, mut block) = (self, Block::default());
         while !script.work.context.stopped() && script.write(&mut block)? {

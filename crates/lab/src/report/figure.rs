@@ -1,4 +1,4 @@
-//! What a figure shows, before it is known how it is drawn: the same data become a picture, a table and a file.
+//! The content of a figure, independent of drawing: the same data become a picture, a table and a file.
 
 use super::scale;
 use crate::{Samples, Spread};
@@ -9,53 +9,53 @@ use std::fmt::Write;
 pub(super) struct Figure {
     /// Stem of the names of its files, unique in a report.
     pub(super) name: String,
-    /// What is to be seen.
+    /// What it shows.
     pub(super) title: String,
-    /// Under which conditions, and how to read it.
+    /// The conditions, and how to read it.
     pub(super) note: String,
-    /// What is drawn.
+    /// The chart.
     pub(super) chart: Chart,
 }
 
 /// The kinds of figures.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Chart {
-    /// Numbers of a system.
+    /// Values of each system.
     Rows(Form, Rows),
-    /// Numbers of a system over a parameter.
+    /// Values of each system over a parameter.
     Lines(Lines),
 }
 
-/// What the numbers of a row are.
+/// The meaning of the values in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// One alone.
+    /// A single value.
     Bars,
-    /// They add up.
+    /// Parts of a sum.
     Stacks,
     /// Ascending, such as percentiles, on a logarithmic axis.
     Percentiles,
 }
 
-/// Systems below each other, in one panel for each thing they do.
+/// Systems in rows, in one panel for each task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Rows {
     /// What the axis shows, with its unit.
     pub(super) axis: String,
     /// Unit of the values, for tables and data.
     pub(super) unit: String,
-    /// What the values of a row are, in order.
+    /// Names of the values in a row, in order.
     pub(super) parts: Vec<String>,
-    /// Name of the row that others are compared with.
+    /// Name of the row that the others are compared with.
     pub(super) baseline: Option<String>,
     /// The panels.
     pub(super) panels: Vec<Panel>,
 }
 
-/// One thing that systems do.
+/// One task of the systems.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Panel {
-    /// What they do.
+    /// The task.
     pub(super) title: String,
     /// The systems.
     pub(super) rows: Vec<Row>,
@@ -66,20 +66,20 @@ pub(super) struct Panel {
 pub(super) struct Row {
     /// Its name.
     pub(super) name: String,
-    /// What it is.
+    /// Its kind.
     pub(super) kind: Kind,
-    /// Its numbers, one for each of [`Rows::parts`].
+    /// Its values, one for each of [`Rows::parts`].
     pub(super) values: Vec<Spread>,
-    /// How many times that of [`Rows::baseline`] the first of them is, round by round; `None` if there is none, or that is nothing.
+    /// Ratio of the first value to that of [`Rows::baseline`], round by round; `None` if there is no baseline, or its value is zero.
     pub(super) ratio: Option<f64>,
 }
 
-/// Lines over a parameter, in one panel for each thing that systems do.
+/// Lines over a parameter, in one panel for each task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Lines {
     /// What the horizontal axis shows, with its unit.
     pub(super) horizontal: String,
-    /// Whether the parameter doubles rather than grows.
+    /// Whether the parameter grows by factors rather than by steps.
     pub(super) is_logarithmic: bool,
     /// What the vertical axis shows, with its unit.
     pub(super) vertical: String,
@@ -89,10 +89,10 @@ pub(super) struct Lines {
     pub(super) panels: Vec<LinePanel>,
 }
 
-/// One thing that systems do.
+/// One task of the systems.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LinePanel {
-    /// What they do.
+    /// The task.
     pub(super) title: String,
     /// The systems.
     pub(super) series: Vec<Series>,
@@ -103,23 +103,23 @@ pub(super) struct LinePanel {
 pub(super) struct Series {
     /// Its name.
     pub(super) name: String,
-    /// Parameters, ascending, and numbers.
+    /// Parameters, ascending, with their values.
     pub(super) points: Vec<(f64, Spread)>,
 }
 
-/// What a system is, as far as figures tell it apart.
+/// The kinds of systems that figures distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// A part of Everleaf that does what it takes to outlive the process, be it in memory that does not.
+    /// A part of Everleaf that persists data, even if it lies in memory that does not outlive the process.
     Everleaf,
-    /// Another engine that does.
+    /// Another engine that persists data.
     Peer,
-    /// Something that does not.
+    /// A system that does not persist data.
     Volatile,
 }
 
 impl Kind {
-    /// For the key of a figure.
+    /// For the legend.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Everleaf => "Everleaf",
@@ -129,20 +129,20 @@ impl Kind {
     }
 }
 
-/// Numbers beyond this are none that anything measures, and places computed from them would not be finite.
+/// Larger numbers are no measurements, and positions computed from them might not be finite.
 const MAGNITUDE_MAX: f64 = 1e18;
-/// And below this, they are nothing.
+/// Smaller numbers count as zero.
 const MAGNITUDE_MIN: f64 = 1e-18;
 
 impl Spread {
-    /// Of numbers from rounds; `None` if there are none that can be drawn.
+    /// From the numbers of the rounds; `None` if none can be drawn.
     pub(super) fn drawable(numbers: impl IntoIterator<Item = f64>) -> Option<Self> {
         let drawable = numbers.into_iter().filter(|number| (0.0..=MAGNITUDE_MAX).contains(number));
         let spread = drawable.map(|number| if number < MAGNITUDE_MIN { 0.0 } else { number }).collect::<Samples>().spread();
         (spread.rounds > 0).then_some(spread)
     }
 
-    /// In a unit that is so many times as large.
+    /// In a unit `factor` times as large.
     pub(super) fn per(self, factor: f64) -> Self {
         Self { median: self.median / factor, min: self.min / factor, max: self.max / factor, ..self }
     }
@@ -164,7 +164,7 @@ impl Figure {
         }
     }
 
-    /// The data, a line each. What is not part of the kind of figure is empty.
+    /// The data, one line each. Columns that do not apply to this kind of figure are empty.
     pub(super) fn table(&self) -> Table {
         let mut cells = Vec::new();
         let (panel, system, value) = match &self.chart {
@@ -192,7 +192,7 @@ impl Figure {
         Table { columns: [panel, system, value].map(String::from), unit: self.unit().into(), cells }
     }
 
-    /// The data as CSV, with the unit in the head.
+    /// The data as CSV, with the unit in the header.
     pub(super) fn csv(&self) -> String {
         let table = self.table();
         let unit = if table.unit.is_empty() { String::new() } else { format!(" ({})", table.unit) };
@@ -215,7 +215,7 @@ impl Figure {
     }
 }
 
-/// Each once, in the order in which they first appear.
+/// Without duplicates, in the order of first appearance.
 pub(super) fn unique<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut unique = Vec::new();
     for one in all {
@@ -226,7 +226,7 @@ pub(super) fn unique<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     unique
 }
 
-/// Each once, from the least on.
+/// Without duplicates, ascending.
 pub(super) fn ascending(all: impl IntoIterator<Item = f64>) -> Vec<f64> {
     let mut ascending: Vec<f64> = all.into_iter().collect();
     ascending.sort_by(f64::total_cmp);
@@ -234,14 +234,14 @@ pub(super) fn ascending(all: impl IntoIterator<Item = f64>) -> Vec<f64> {
     ascending
 }
 
-/// The data of a figure, for people.
+/// The data of a figure, for readers.
 pub(super) struct Table {
     pub(super) columns: [String; 3],
     pub(super) unit: String,
     pub(super) cells: Vec<([String; 3], Spread)>,
 }
 
-/// A cell of CSV, quoted where it must be. A spreadsheet takes what begins with certain letters for a formula; a quote keeps it text.
+/// A cell of CSV, quoted where necessary. Spreadsheets interpret certain initial characters as a formula; a quote keeps it text.
 fn csv_cell(text: &str) -> String {
     let text = if text.starts_with(['=', '+', '-', '@']) { format!("'{text}") } else { text.into() };
     if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }

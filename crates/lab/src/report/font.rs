@@ -1,16 +1,16 @@
-//! The typeface of figures and pages, and how wide a text is in it.
+//! The typeface of figures and pages, and the width of text in it.
 //!
-//! Labels stand at what they name, so their widths have to be known when a figure is laid out. The typeface is Inter, cut to the letters that figures use (see
-//! `fonts/README.md`); it is part of the program, so that a figure looks the same wherever it is drawn, and of the page, which needs nothing from elsewhere.
+//! Labels stand at what they name, so the layout of a figure needs their widths. The typeface is Inter, reduced to the letters that figures use (see
+//! `fonts/README.md`). It is part of the program, so that a figure looks the same everywhere, and of the page, which needs no other file.
 
 use std::sync::LazyLock;
 use ttf_parser::Face;
 
-/// The typeface at its two weights.
+/// The typeface in its two weights.
 pub(super) const REGULAR: &[u8] = include_bytes!("../../fonts/Inter-Regular.otf");
 pub(super) const BOLD: &[u8] = include_bytes!("../../fonts/Inter-SemiBold.otf");
 
-/// How heavy a text is.
+/// The weight of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weight {
     Regular,
@@ -22,13 +22,13 @@ static FACES: LazyLock<[Face<'static>; 2]> = LazyLock::new(|| [REGULAR, BOLD].ma
 /// The width of `text` at a size, in pixels.
 pub(super) fn width(text: &str, size: f64, weight: Weight) -> f64 {
     let face = &FACES[usize::from(weight == Weight::Bold)];
-    // A letter that is not in the typeface comes from another one; few are wider than this.
+    // A letter that is not in the typeface comes from another one, and is rarely wider than this.
     let advance = |letter| face.glyph_index(letter).and_then(|glyph| face.glyph_hor_advance(glyph)).unwrap_or(face.units_per_em());
     let units: f64 = text.chars().map(|letter| f64::from(advance(letter))).sum();
     units * size / f64::from(face.units_per_em())
 }
 
-/// `text`, or as much of its beginning as fits with an ellipsis.
+/// `text`, or as much of its beginning as fits, with an ellipsis.
 pub(super) fn fit(text: &str, size: f64, weight: Weight, width_max: f64) -> String {
     if width(text, size, weight) <= width_max {
         return text.into();
@@ -46,7 +46,7 @@ pub(super) fn fit(text: &str, size: f64, weight: Weight, width_max: f64) -> Stri
     shortened
 }
 
-/// Breaks `text` into lines that fit.
+/// Breaks `text` into lines of this maximum width.
 pub(super) fn wrap(text: &str, size: f64, weight: Weight, width_max: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

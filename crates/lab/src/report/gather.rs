@@ -1,9 +1,8 @@
 //! From measurements to figures.
 //!
-//! 1. An experiment has the figures that its plan asks for; without one, bars of its throughput.
-//! 2. Where latencies were measured, it also has their percentiles; where lines and fences were counted, also these; and so with space, times to open, and
-//!    instructions.
-//! 3. A panel is what its measurements have in common, and a title says in what panels differ. What all panels have in common stands in the note.
+//! 1. An experiment has the figures that its plan asks for, or else bars of its throughput.
+//! 2. If latencies were measured, it also has their percentiles; if lines and fences were counted, also these; likewise space, times to open, and instructions.
+//! 3. The measurements of a panel have everything in common but the system; its title says how panels differ. The note has what all panels have in common.
 
 use super::figure::{Chart, Figure, Form, Kind, LinePanel, Lines, Panel, Row, Rows, Series, ascending, unique};
 use super::scale;
@@ -12,7 +11,7 @@ use crate::result::{Measurement, Results, metric};
 use crate::samples::{Rounds, Spread};
 use std::collections::BTreeSet;
 
-/// Every figure that the results are enough for, in the order of the plan.
+/// Every figure for which the results are sufficient, in the order of the plan.
 pub(super) fn figures(results: &Results) -> Vec<Figure> {
     let mut figures: Vec<Figure> = results.header.plan.experiments.iter().flat_map(|experiment| figures_of(results, experiment)).collect();
     let mut taken = BTreeSet::new();
@@ -33,7 +32,7 @@ pub(super) fn missing(results: &Results) -> Vec<&Experiment> {
 
 fn figures_of(results: &Results, experiment: &Experiment) -> Vec<Figure> {
     let mut all: Vec<&Measurement> = results.measurements.iter().filter(|measurement| measurement.experiment == experiment.id).collect();
-    // As the plan has the systems: each round had an order of its own.
+    // In the plan's order of systems: each round had a different one.
     all.sort_by_key(|measurement| experiment.systems.iter().position(|name| *name == measurement.system).unwrap_or(experiment.systems.len()));
     let mut all_planned = experiment.figures.clone();
     if all_planned.is_empty() {
@@ -92,7 +91,7 @@ fn figures_of(results: &Results, experiment: &Experiment) -> Vec<Figure> {
     figures
 }
 
-/// What also has a figure of its own, wherever it was found out, and its words.
+/// Metrics that also get a figure of their own in any experiment that measured them, with their titles.
 const OTHERS: [(&str, &str); 7] = [
     (metric::POOL, "persistent memory"),
     (metric::DRAM, "DRAM"),
@@ -103,7 +102,7 @@ const OTHERS: [(&str, &str); 7] = [
     (metric::LAST_LEVEL_MISSES, "misses of the last cache"),
 ];
 
-/// Measurements that have all of these; if some were taken for the sake of time alone, throughput and mean come from them.
+/// Measurements that have all of these metrics; if some of them measured time alone, throughput and mean come from those.
 fn with_metrics<'a>(all: &[&'a Measurement], names: &[&str]) -> Vec<&'a Measurement> {
     let having = |measurement: &&&'a Measurement| names.iter().all(|name| measurement.metrics.contains_key(*name));
     let chosen: Vec<&Measurement> = all.iter().filter(having).copied().collect();
@@ -112,15 +111,15 @@ fn with_metrics<'a>(all: &[&'a Measurement], names: &[&str]) -> Vec<&'a Measurem
     if concerns_time && chosen.iter().any(is_time) { chosen.into_iter().filter(is_time).collect() } else { chosen }
 }
 
-/// Measurements, and what they differ in.
+/// Measurements, and how they differ.
 struct View<'a> {
     measurements: &'a [&'a Measurement],
     horizontal: &'a str,
-    /// What measurements differ in, and panels are told apart by; but for the parameter that a line is over.
+    /// The dimensions in which measurements differ, and which distinguish panels, without the parameter of the lines.
     varying: Vec<&'static str>,
 }
 
-/// Everything that can tell measurements apart but the system, the round, and what was found out.
+/// All dimensions that can distinguish measurements, besides the system, the round, and the measure.
 const DIMENSIONS: [&str; 10] = ["workload", "phase", "keys", "threads", "write_latency_ns", "value_bytes", "key", "domain", "scan_length", "memory"];
 
 impl<'a> View<'a> {
@@ -133,7 +132,7 @@ impl<'a> View<'a> {
         self.measurements.iter().all(|measurement| parameter(measurement, self.horizontal).is_some())
     }
 
-    /// The panels, by their titles, in the order in which they first appear.
+    /// The panels, by their titles, in the order of first appearance.
     fn panels(&self, names: &[&'static str]) -> Vec<(String, Vec<&'a Measurement>)> {
         let mut panels: Vec<(String, Vec<&Measurement>)> = Vec::new();
         for measurement in self.measurements {
@@ -150,7 +149,7 @@ impl<'a> View<'a> {
     fn bars(&self, name: &str, experiment: &Experiment) -> Chart {
         let (axis, unit, factor) = self.axis(name);
         let baseline = experiment.baseline.clone().or_else(|| experiment.systems.first().cloned());
-        // One alone is compared with nothing.
+        // A single system is compared with nothing.
         let baseline = baseline.filter(|_| systems(self.measurements).len() > 1);
         Chart::Rows(Form::Bars, self.rows(&[name], baseline, axis, &unit, factor))
     }
@@ -173,7 +172,7 @@ impl<'a> View<'a> {
 
     fn lines(&self, name: &str) -> Chart {
         let (vertical, unit, factor) = self.axis(name);
-        // Operations grow from phase to phase.
+        // The number of operations grows from phase to phase.
         let is_along = |name: &str| name == self.horizontal || self.horizontal == metric::OPERATIONS && name == "phase";
         let others: Vec<&'static str> = self.varying.iter().copied().filter(|name| !is_along(name)).collect();
         let panels = self.panels(&others).into_iter().map(|(title, members)| {
@@ -196,12 +195,12 @@ impl<'a> View<'a> {
         Chart::Lines(Lines { horizontal, is_logarithmic, vertical, unit, panels: panels.collect() })
     }
 
-    /// The name of a line: the system, or its family if the size of leaves is what the line is over.
+    /// The name of a line: the system, or its family if the parameter is the leaf size.
     fn series_name(&self, measurement: &'a Measurement) -> &'a str {
         if self.horizontal == "leaf_bytes" { measurement.system.split('-').next().unwrap_or_default() } else { &measurement.system }
     }
 
-    /// Words for a metric's axis, its unit, and by how much numbers are divided to be in that unit.
+    /// Axis title for a metric, its unit, and the divisor that gives numbers in that unit.
     fn axis(&self, name: &str) -> (String, String, f64) {
         let unit = self.measurements.iter().find_map(|measurement| measurement.metrics.get(name)).map_or("", |metric| metric.unit.as_str());
         let largest = numbers(self.measurements, name).filter(|number| number.is_finite()).fold(0.0, f64::max);
@@ -233,7 +232,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Words for the parameter along the axis, and whether it rather doubles than grows.
+    /// Title for the parameter axis, and whether the parameter grows by factors rather than by steps.
     fn parameter_axis(&self) -> (String, bool) {
         let words = match self.horizontal {
             "keys" => "keys".into(),
@@ -248,7 +247,7 @@ impl<'a> View<'a> {
         };
         let values = ascending(self.measurements.iter().filter_map(|measurement| parameter(measurement, self.horizontal)));
         let [first, .., last] = *values else { return (words, false) };
-        // Steps that grow with the values: the middle lies far below the mean of the ends.
+        // Steps grow with the values if the middle lies far below the mean of the ends.
         let is_logarithmic = first > 0.0 && last / first >= 4.0 && values[values.len() / 2] < 0.6 * f64::midpoint(first, last);
         (words, is_logarithmic)
     }
@@ -333,10 +332,10 @@ fn numbers<'a>(measurements: &'a [&Measurement], name: &'a str) -> impl Iterator
     measurements.iter().filter_map(move |measurement| measurement.metrics.get(name)).map(|metric| metric.value)
 }
 
-/// What a system is: what it says of its durability decides whether it is volatile, and the registry whether it is Everleaf's.
+/// The kind of a system: its durability says whether it is volatile, and the registry whether it is Everleaf's.
 fn kind_of(measurements: &[&Measurement], system: &str) -> Kind {
     let durability = measurements.iter().find(|measurement| measurement.system == system).map_or("", |measurement| measurement.durability.as_str());
-    // A server's version may stand behind it.
+    // The version of a server may follow.
     if durability.split(';').next() == Some("none") {
         Kind::Volatile
     } else if is_everleaf(system) {
@@ -383,7 +382,7 @@ fn part_name(name: &str) -> String {
     }
 }
 
-/// A name that is a good file name everywhere, whatever is in `text`.
+/// A name that is a valid file name everywhere, whatever `text` contains.
 fn file_stem(text: &str) -> String {
     let mut stem = String::new();
     for letter in text.chars().take(60) {

@@ -1,5 +1,5 @@
-//! Figures with a line for each system over a parameter. The name of a system stands at the end of its line; dashes and marks tell lines apart where colours do
-//! not. The vertical axis begins at zero, and the ticks of the horizontal one are the values that were measured.
+//! Figures with a line for each system over a parameter. The name of a system stands at the end of its line; dashes and marks distinguish lines where colours
+//! do not. The vertical axis begins at zero, and the ticks of the horizontal one are the measured values.
 
 use super::figure::{LinePanel, Lines, Series, ascending};
 use super::font::{Weight, fit, width};
@@ -13,12 +13,12 @@ const TITLE: f64 = 26.0;
 const HEIGHT_MIN: f64 = 190.0;
 const AXIS: f64 = 40.0;
 const GAP: f64 = 30.0;
-/// A panel is not narrower, unless the page is.
+/// Minimum width of a panel, unless the page is narrower.
 const PANEL_MIN: f64 = 300.0;
-/// Names at the ends of lines are at least so far apart.
+/// Minimum distance of names at the ends of lines.
 const NAME: f64 = 14.0;
 
-/// Paints the chart below `top`; where it ends. The number of a system in `names` decides how its lines look, in every panel alike.
+/// Paints the chart below `top`. Returns where it ends. The position of a system in `names` determines the look of its lines, the same in every panel.
 pub(super) fn paint(svg: &mut Svg, lines: &Lines, names: &[&str], width_all: f64, top: f64) -> f64 {
     if names.is_empty() || lines.panels.is_empty() {
         return paint_nothing(svg, top);
@@ -95,7 +95,7 @@ fn paint_series(svg: &mut Svg, series: &Series, look: usize, column: &dyn Fn(f64
     }
 }
 
-/// A mark of a form of its own for each of the first series.
+/// A distinct mark for each of the first series.
 fn paint_mark(svg: &mut Svg, look: usize, [x, y]: [f64; 2]) {
     let class = format!("mark{look}");
     match look % 4 {
@@ -106,11 +106,11 @@ fn paint_mark(svg: &mut Svg, look: usize, [x, y]: [f64; 2]) {
     }
 }
 
-/// Names beside the ends of their lines, pushed apart where they would overlap, with a thin line to what they name if they had to move.
+/// Names beside the ends of their lines, pushed apart where they would overlap. A thin line connects a moved name to its end.
 fn paint_names(svg: &mut Svg, mut ends: Vec<(&str, usize, [f64; 2])>, right: f64, [first, last]: [f64; 2], room: f64) {
     ends.sort_by(|one, other| one.2[1].total_cmp(&other.2[1]));
     let mut places: Vec<f64> = ends.iter().map(|(_, _, [_, y])| *y).collect();
-    // Down from the top, then up from the bottom: the order stays, and there is place for all.
+    // Down from the top, then up from the bottom: the order is kept, and all fit.
     for at in 1..places.len() {
         places[at] = places[at].max(places[at - 1] + NAME);
     }
@@ -127,7 +127,7 @@ fn paint_names(svg: &mut Svg, mut ends: Vec<(&str, usize, [f64; 2])>, right: f64
     }
 }
 
-/// From a parameter to its place: by its logarithm where it doubles from value to value.
+/// Maps a parameter to its position: by its logarithm where it grows by factors.
 fn horizontal(lines: &Lines, panel: &LinePanel, from: f64, to: f64) -> impl Fn(f64) -> f64 {
     let is_logarithmic = lines.is_logarithmic;
     let bend = move |at: f64| if is_logarithmic { at.max(f64::MIN_POSITIVE).ln() } else { at };

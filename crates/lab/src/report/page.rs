@@ -1,7 +1,7 @@
-//! The page: one file of HTML with everything in it, which needs nothing from elsewhere and no script.
+//! The page: one HTML file with everything in it, which needs no other file and no script.
 //!
-//! Every figure is in it twice, laid out for a screen and for a phone, of which the style sheet shows one. Tables hold the same numbers, for those who do not
-//! see the figures and for those who want to know exactly. A print has light ground and all tables.
+//! It contains every figure twice, laid out for a screen and for a phone; the style sheet shows one of them. Tables hold the same numbers, for readers who do
+//! not see the figures or want exact values. A print has a light background and all tables.
 
 use super::figure::Figure;
 use super::font::{BOLD, REGULAR};
@@ -60,7 +60,7 @@ fn css() -> String {
         let data = STANDARD.encode(bytes);
         format!("@font-face{{font-family:Inter;font-weight:{weight};src:url(data:font/otf;base64,{data}) format(\"opentype\")}}\n")
     };
-    // A print is light whatever the screen is.
+    // A print is always light.
     let dark = "--paper:#14171a;--ink:#eceff1;--muted:#a4adb5;--rule:#2b3136;--soft:#1c2024;--accent:#5fd3ac;--differ:#f2a069";
     format!(
         "{}{}{}\n{}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}{}}}\n",
@@ -185,7 +185,7 @@ fn write_missing(html: &mut String, results: &Results) -> std::fmt::Result {
     Ok(())
 }
 
-/// When a write of each system counts as done: without it, no two of them can be compared.
+/// When a write of each system counts as done: without that, systems cannot be compared.
 fn write_systems(html: &mut String, results: &Results) -> std::fmt::Result {
     let mut systems: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for measurement in &results.measurements {
@@ -246,7 +246,7 @@ fn class(verdict: Verdict) -> &'static str {
     }
 }
 
-/// Tells verdicts apart without colours.
+/// Distinguishes verdicts without colours.
 fn sign(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Agree => "=",
@@ -285,7 +285,7 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// The day, by universal time.
+/// The date, in UTC.
 fn date(seconds: u64) -> String {
     let moment = i64::try_from(seconds).ok().and_then(|seconds| UtcDateTime::from_unix_timestamp(seconds).ok());
     moment.map_or_else(|| "on an unknown day".into(), |moment| moment.date().to_string())

@@ -1,4 +1,4 @@
-//! A figure as a picture: alone, as a file of SVG or PNG; or within a page, without its title, which stands above it there.
+//! A figure as a picture: a file of its own, SVG or PNG, or part of a page, without its title, which the page has above it.
 
 use super::figure::{Chart, Figure, Form};
 use super::font::{BOLD, REGULAR, Weight, wrap};
@@ -12,11 +12,11 @@ use std::sync::{Arc, LazyLock};
 pub(super) const WIDE: f64 = 760.0;
 /// Width for a phone.
 pub(super) const NARROW: f64 = 350.0;
-/// Pixels of a PNG for each of the figure, so that it can be printed.
+/// Pixels of a PNG per pixel of the figure, for print quality.
 const DENSITY: f32 = 2.0;
 const MARGIN: f64 = 24.0;
 
-/// A picture within a page, as wide as given. `id` is unique in the page.
+/// A picture in a page, as wide as given. `id` is unique in the page.
 pub(super) fn inline(figure: &Figure, width: f64, id: &str) -> String {
     let mut svg = Svg::default();
     let height = paint(&mut svg, figure, width, 4.0) + 6.0;
@@ -24,18 +24,18 @@ pub(super) fn inline(figure: &Figure, width: f64, id: &str) -> String {
     format!("{head}\n{}{}</svg>\n", description(figure, id), svg.into_string())
 }
 
-/// A picture that stands alone, and follows the ground it is shown on.
+/// A separate picture, which adapts to a light or dark background.
 pub(super) fn svg(figure: &Figure) -> String {
     alone(figure, &format!("{}@media (prefers-color-scheme:dark){{{}}}", style::light(), style::dark()))
 }
 
-/// A picture in pixels, on light ground.
+/// A picture in pixels, on a light background.
 ///
 /// # Errors
 /// A figure that is too large for a picture.
 pub(super) fn png(figure: &Figure) -> io::Result<Vec<u8>> {
     static OPTIONS: LazyLock<usvg::Options<'static>> = LazyLock::new(|| {
-        // Only the typeface that the figure was laid out with: the picture is the same on every machine.
+        // Only the typeface of the layout: the picture is the same on every machine.
         let mut fonts = usvg::fontdb::Database::new();
         fonts.load_font_data(REGULAR.into());
         fonts.load_font_data(BOLD.into());
@@ -79,7 +79,7 @@ fn paint(svg: &mut Svg, figure: &Figure, width: f64, top: f64) -> f64 {
     }
 }
 
-/// What there is to say to those who do not see the picture.
+/// A description for readers who do not see the picture.
 fn description(figure: &Figure, id: &str) -> String {
     let kind = match &figure.chart {
         Chart::Rows(Form::Bars, rows) => format!("Bars: {}.", rows.axis),

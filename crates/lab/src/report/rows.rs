@@ -1,4 +1,4 @@
-//! Figures with a row for each system: bars, stacks, percentiles. Panels stand beside each other, as many as fit, and share the names at their left.
+//! Figures with a row for each system: bars, stacks, percentiles. As many panels as fit stand beside each other, and share the names at their left.
 //!
 //! ```text
 //!            lookup                        insert
@@ -25,10 +25,10 @@ const AXIS: f64 = 22.0;
 const AXIS_LABEL: f64 = 18.0;
 const GAP: f64 = 26.0;
 const KEY: f64 = 22.0;
-/// A panel is not narrower, unless the page is.
+/// Minimum width of a panel, unless the page is narrower.
 const PANEL_MIN: f64 = 190.0;
 
-/// One kind of figure with rows: what differs between them.
+/// The differences between kinds of figures with rows.
 struct Painter<'a> {
     rows: &'a Rows,
     form: Form,
@@ -41,7 +41,7 @@ enum Scale {
     Logarithmic(Logarithmic),
 }
 
-/// Paints rows below `top`; where they end.
+/// Paints rows below `top`. Returns where they end.
 pub(super) fn paint(svg: &mut Svg, form: Form, rows: &Rows, width_all: f64, top: f64) -> f64 {
     if rows.panels.iter().all(|panel| panel.rows.is_empty()) {
         return paint_nothing(svg, top);
@@ -128,13 +128,13 @@ impl Painter<'_> {
         }
     }
 
-    /// The median of the row that others are compared with, if there is one and it is not zero.
+    /// The baseline's median, if there is one and it is not zero.
     fn baseline(&self, panel: &Panel) -> Option<f64> {
         let row = find(panel, self.rows.baseline.as_deref()?)?;
         row.values.first().map(|value| value.median).filter(|median| *median > 0.0 && self.form == Form::Bars)
     }
 
-    /// How wide labels behind the bars can become.
+    /// The maximum width of labels behind the bars.
     fn label_room(&self) -> f64 {
         let room_of = |row: &Row| {
             let text = match self.form {
@@ -162,7 +162,7 @@ impl Painter<'_> {
         }
     }
 
-    /// What colours mean, when they mean something; the height it takes.
+    /// The legend, if colours have a meaning. Returns its height.
     fn paint_key(&self, svg: &mut Svg, top: f64, width_all: f64) -> f64 {
         let entries: Vec<(String, String)> = match self.form {
             Form::Percentiles => return 0.0,
@@ -233,7 +233,7 @@ fn paint_percentiles(svg: &mut Svg, row: &Row, middle: f64, place: &dyn Fn(f64) 
     svg.text("value halo", [place(last.max.max(last.median)) + 8.0, middle + 4.0], Anchor::Start, &time(last.median));
 }
 
-/// Names of the marks above those of the first row, pushed apart where they would touch.
+/// Names of the marks, above those of the first row, pushed apart where they would touch.
 fn paint_part_names(svg: &mut Svg, parts: &[String], row: &Row, y: f64, place: &dyn Fn(f64) -> f64) {
     let mut free = f64::NEG_INFINITY;
     for (name, value) in parts.iter().zip(&row.values) {

@@ -1,6 +1,6 @@
-//! From values to places: round ticks, and numbers as a reader expects them.
+//! Maps values to positions: round ticks, and numbers in readable form.
 
-/// An axis from zero, which is where bars begin.
+/// An axis from zero, where bars begin.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Linear {
     /// The end of the axis: the last tick.
@@ -10,7 +10,7 @@ pub(super) struct Linear {
 }
 
 impl Linear {
-    /// An axis that has place for `max`, with about `count` intervals.
+    /// An axis that includes `max`, with about `count` intervals.
     pub(super) fn new(max: f64, count: usize) -> Self {
         let max = if max > 0.0 { max } else { 1.0 };
         let rough = max / count.max(1) as f64;
@@ -20,7 +20,7 @@ impl Linear {
         Self { max: step * intervals, ticks: (0..=intervals as usize).map(|tick| step * tick as f64).collect() }
     }
 
-    /// The same axis, which ends at `max` and not at the tick behind it: for where space is scarce.
+    /// The same axis, ending at `max` instead of the tick after it, to save space.
     pub(super) fn cut(mut self, max: f64) -> Self {
         if max > 0.0 {
             self.ticks.retain(|tick| *tick <= max * (1.0 + 1e-9));
@@ -34,7 +34,7 @@ impl Linear {
         (value / self.max).clamp(0.0, 1.0)
     }
 
-    /// The ticks in words, all with as many decimals.
+    /// The ticks as text, all with the same number of decimals.
     pub(super) fn labels(&self) -> Vec<String> {
         let step = self.ticks.get(1).copied().unwrap_or(self.max);
         // A step of 2.5 has one decimal more than one of 2.
@@ -43,7 +43,7 @@ impl Linear {
     }
 }
 
-/// A logarithmic axis, for what spreads over orders of magnitude. Bars never stand on it.
+/// A logarithmic axis, for values over orders of magnitude. Bars never use it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Logarithmic {
     min: f64,
@@ -53,12 +53,12 @@ pub(super) struct Logarithmic {
 }
 
 impl Logarithmic {
-    /// An axis that has place for positive values from `min` to `max`.
+    /// An axis for positive values from `min` to `max`.
     pub(super) fn new(min: f64, max: f64) -> Self {
         let min = if min > 0.0 { min } else { 1.0 };
         let max = max.max(min);
         let (first, last) = (min.log10().floor() as i32, max.log10().ceil() as i32);
-        // One, two, five within three decades; only the decades beyond.
+        // One, two, five within three decades; for more, only the decades.
         let steps: &[f64] = if last - first <= 3 { &[1.0, 2.0, 5.0] } else { &[1.0] };
         let all = || (first - 1..=last).flat_map(|power| steps.iter().map(move |step| step * 10_f64.powi(power)));
         let low = all().filter(|tick| *tick <= min * (1.0 + 1e-9)).fold(10_f64.powi(first), f64::max);
@@ -72,7 +72,7 @@ impl Logarithmic {
     }
 }
 
-/// A number with three digits that count, as a label.
+/// A number with three significant digits, as a label.
 pub(super) fn short(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
@@ -88,7 +88,7 @@ pub(super) fn short(value: f64) -> String {
         };
         return format!("{} {}", short(value / 10_f64.powi(power)), if power == 9 { "G" } else { "M" });
     }
-    // By what it is once rounded: 9.999 is 10.0, not 10.00.
+    // By the rounded value: 9.999 is 10.0, not 10.00.
     let exponent: i32 = format!("{size:.2e}").split_once('e').and_then(|(_, exponent)| exponent.parse().ok()).unwrap_or(0);
     if exponent < -4 {
         return format!("{value:.2e}");
@@ -96,7 +96,7 @@ pub(super) fn short(value: f64) -> String {
     group(&format!("{value:.0$}", usize::try_from(2 - exponent).unwrap_or(0)))
 }
 
-/// A time given in nanoseconds, with its unit.
+/// A time in nanoseconds, as text with a suitable unit.
 pub(super) fn time(nanoseconds: f64) -> String {
     let (factor, unit) = match nanoseconds.abs() {
         size if size >= 0.9995e9 => (1e9, "s"),
@@ -107,7 +107,7 @@ pub(super) fn time(nanoseconds: f64) -> String {
     format!("{}\u{a0}{unit}", plain(nanoseconds / factor))
 }
 
-/// A number with at most three digits that count, and no zeros at its end behind the point.
+/// A number with at most three significant digits, without trailing zeros.
 pub(super) fn plain(value: f64) -> String {
     let text = short(value);
     let (number, unit) = text.split_once(' ').map_or((text.as_str(), None), |(number, unit)| (number, Some(unit)));

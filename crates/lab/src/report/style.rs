@@ -1,11 +1,11 @@
-//! Colours, twice: for light and for dark ground. They differ in lightness, so that they survive a grey print.
+//! Colours, twice: for light and for dark backgrounds. They differ in lightness, so they survive a grey print.
 
 use std::fmt::Write;
 
-/// A class, what it sets besides the colour, the property that takes the colour, and the colour on light and on dark ground.
+/// A class, what it sets besides the colour, the property that takes the colour, and the colour on light and on dark backgrounds.
 type Class = (&'static str, &'static str, &'static str, &'static str, &'static str);
 
-/// The series of line charts, in order: their number, and their dashes beside their colours.
+/// The series of line charts, in order: how many there are, and their dashes beside their colours.
 pub(super) const SERIES: usize = 8;
 const SERIES_COLOURS: [(&str, &str); SERIES] = [
     ("#12664f", "#5fd3ac"),
@@ -47,13 +47,13 @@ const CLASSES: [Class; 25] = [
     ("hollow", "stroke-width:1.75;stroke:#1c7a5d", "fill", "#ffffff", "#14171a"),
 ];
 
-/// Parts of a stack that can be told apart.
+/// Distinguishable parts of a stack.
 pub(super) const PARTS: usize = 4;
 
-/// How text is set in figures. Digits are as wide as `font` measures them, and not all alike.
+/// The text style of figures. Digits are as wide as `font` measures them, so not all the same.
 pub(super) const TEXT: &str = "text{font-family:Inter,system-ui,sans-serif}";
 
-/// The rules for one ground.
+/// The rules for one background.
 fn rules(pick: fn(&(&'static str, &'static str)) -> &'static str, with_form: bool) -> String {
     let mut css = String::new();
     for (class, form, property, light, dark) in CLASSES {
@@ -71,12 +71,12 @@ fn rules(pick: fn(&(&'static str, &'static str)) -> &'static str, with_form: boo
     css
 }
 
-/// Colours on light ground, and everything that is not colour.
+/// Colours on a light background, and all rules that are not colours.
 pub(super) fn light() -> String {
     format!("{TEXT}{}", rules(|(light, _)| light, true))
 }
 
-/// Colours on dark ground, which come after those.
+/// Colours on a dark background, to follow those.
 pub(super) fn dark() -> String {
     rules(|(_, dark)| dark, false)
 }

@@ -1,8 +1,8 @@
-//! A picture as text: the few elements of SVG that figures need. Whatever text comes from a file of results is escaped here, and nowhere else.
+//! A picture as text: the few elements of SVG that figures need. Text from a result file is escaped here, and nowhere else.
 
 use std::fmt::Write;
 
-/// Where a text stands relative to its point.
+/// The position of text relative to its point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
@@ -10,7 +10,7 @@ pub(super) enum Anchor {
     End,
 }
 
-/// Elements, in the order in which they are painted.
+/// Elements, in painting order.
 #[derive(Default)]
 pub(super) struct Svg(String);
 
@@ -61,7 +61,7 @@ impl Svg {
     }
 }
 
-/// Text for an element or an attribute of XML or HTML. Letters that no XML may contain are shown as what they are not.
+/// Text for an element or an attribute of XML or HTML. Characters that XML forbids are replaced by visible ones.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,4 +1,4 @@
-//! What every figure and every page must be, whatever was measured: well-formed, without numbers that are none, inside its frame, and the same each time.
+//! Requirements for every figure and page, whatever was measured: well-formed, only finite numbers, inside its frame, and the same each time.
 
 use super::figure::{Chart, Figure, Form};
 use super::picture::{NARROW, WIDE, inline, png, svg};
@@ -9,7 +9,7 @@ use crate::result::{Claim, End, FORMAT, Header, Line, Machine, Measurement, Metr
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// What somebody might put into every text of a file.
+/// What an attacker might put into every text of a file.
 const HOSTILE: &str = "</svg><script>alert(1)</script>&\"'\u{0}\u{1b}]0;\u{202e} ../../x";
 
 fn measurement(experiment: &str, system: &str, phase: &str, round: u32, metrics: &[(&str, f64, &str)]) -> Measurement {
@@ -89,7 +89,7 @@ fn results() -> Results {
     Results { header, memory: Vec::new(), measurements, skipped: Vec::new(), claims, end: Some(End { complete: true, seconds: 1234.0 }) }
 }
 
-/// Every text of `results` made hostile, and every number.
+/// `results` with every text and every number made hostile.
 fn hostile() -> Results {
     let mut results = results();
     let header = &mut results.header;
@@ -132,7 +132,7 @@ fn hostile() -> Results {
     results
 }
 
-/// Parses a picture, and checks every place in it. Returns its texts.
+/// Parses a picture, and checks every position in it. Returns its texts.
 fn texts_of(picture: &str, width: f64) -> Vec<String> {
     let document = roxmltree::Document::parse(picture).unwrap_or_else(|error| panic!("{error}: {picture}"));
     let root = document.root_element();
@@ -172,7 +172,7 @@ fn texts_of(picture: &str, width: f64) -> Vec<String> {
         .collect()
 }
 
-/// The inner picture as a document of its own.
+/// The inner picture as a separate document.
 fn standing(picture: &str) -> String {
     picture.replacen("<svg ", "<svg xmlns=\"http://www.w3.org/2000/svg\" ", 1)
 }
@@ -260,7 +260,7 @@ fn hostile_text_and_numbers_stay_text_and_stay_inside() {
     check_page(&page);
 }
 
-/// Every element of the page is closed where it should be, which HTML would forgive.
+/// Checks that every element of the page is closed where it should be; HTML would tolerate errors.
 fn check_page(page: &str) {
     let void = ["<meta charset=\"utf-8\">", "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">"];
     let text = void.iter().fold(page.replacen("<!doctype html>", "", 1), |text, element| text.replacen(element, "", 1));

@@ -1,7 +1,7 @@
-//! An index of the registry as it is, without a store.
+//! An index of the registry by itself, without a store.
 //!
-//! Integer keys with values of 8 bytes are what the papers measure: key and value are a word each. In all other cases the value word links a record of key and
-//! value, which is made durable before the index is told, and given back when the index does not hold it any more.
+//! Integer keys with values of 8 bytes are what the papers measure: key and value are one word each. In all other cases the value word points to a record of
+//! key and value. The record is made durable before it is passed to the index, and freed when the index no longer holds it.
 
 use super::medium::{create_pool, durability, flushed_and_fenced, open_pool};
 use super::{Capabilities, Entries, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit};
@@ -20,7 +20,7 @@ use std::time::Instant;
 
 /// Name of the root in the pool.
 const ROOT: &str = "lab";
-/// Size of the smallest page that memory can lie on.
+/// Size of the smallest memory page.
 const SMALLEST_PAGE: usize = 4 << 10;
 
 /// An index of the registry.
@@ -28,7 +28,7 @@ struct Index {
     name: &'static str,
     summary: &'static str,
     persistent: bool,
-    /// Whether it is there for strings, too.
+    /// Whether it also accepts strings.
     takes_strings: bool,
     leaf_bytes: Option<u32>,
 }
@@ -44,29 +44,29 @@ pub(super) fn all() -> Vec<Box<dyn System>> {
     registry::<u64, Hardware>().into_iter().map(system).collect()
 }
 
-/// Size of a leaf: that of an empty index, which has one.
+/// Size of a leaf: that of an empty index, which has one leaf.
 fn leaf_bytes(entry: &Entry<u64, Hardware>) -> Option<u32> {
     let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 4 << 20, ..PoolOptions::default() }).ok()?;
     let stats = entry.create(&pool, ROOT).ok()?.stats();
     (stats.leaf_bytes / stats.leaves.max(1)).try_into().ok()
 }
 
-/// A class of keys as the lab has them: bytes.
+/// A kind of keys, in the lab's form: bytes.
 trait Class: Key {
-    /// The key that these bytes are.
+    /// Calls `act` with the key that these bytes encode.
     fn decode<R>(bytes: &[u8], act: impl FnOnce(&Self) -> R) -> R;
 
-    /// The bytes of a key.
+    /// Calls `act` with the bytes of a key.
     fn encode<R>(&self, act: impl FnOnce(&[u8]) -> R) -> R;
 }
 
-/// Whether the index of this name exists to use transactions of the processor.
+/// Whether the index of this name exists to use the processor's transactions.
 fn is_about_transactions(name: &str) -> bool {
     name.ends_with("-htm")
 }
 
-/// Whether an index of this name leaves behind what the next opening begins with. Ever has no need to for integers: it serves before it has read its leaves.
-/// Trees of which every node persists are read as they are.
+/// Whether an index of this name leaves an image for the next opening to start from. Ever does not need one for integers: it serves before it has read its
+/// leaves. Trees whose nodes all persist are read as they are.
 fn leaves_image<K: Class + ?Sized>(name: &str) -> bool {
     let is_one_of = |families: &[&str]| families.iter().any(|family| name.strip_prefix(family).is_some_and(|size| size.is_empty() || size.starts_with('-')));
     !(K::WHOLE && is_one_of(&["ever"]) || is_one_of(&["fast-fair", "circ", "lcb", "cdds", "pf", "p-art", "roart", "bztree", "skip"]))
@@ -157,12 +157,12 @@ impl<K: Class + ?Sized> Open<K> {
         Error::system(self.entry.name, format!("{count} keys are there that were never inserted"))
     }
 
-    /// Whether the value word is the value.
+    /// Whether the value is stored in the value word itself.
     fn is_inline(&self) -> bool {
         K::WHOLE && self.setting.value_bytes == 8
     }
 
-    /// The word for a value, durable if it links something.
+    /// The word for a value. A record that it points to is durable.
     fn word(&self, key: &[u8], value: &[u8]) -> Result<NonZeroU64, everleaf_index::Error> {
         let word = match value.first_chunk() {
             Some(word) if self.is_inline() => u64::from_le_bytes(*word),
@@ -171,7 +171,7 @@ impl<K: Class + ?Sized> Open<K> {
         Ok(NonZeroU64::new(word).expect("the lab writes no value that begins with eight zeroes, and no record lies at 0"))
     }
 
-    /// Appends the value of a word. What it links must not be given back meanwhile.
+    /// Appends the value of a word. Its record must not be freed meanwhile.
     fn read(&self, word: NonZeroU64, value: &mut Vec<u8>) -> Result<(), everleaf_index::Error> {
         if self.is_inline() {
             value.extend_from_slice(&word.get().to_le_bytes());
@@ -182,7 +182,7 @@ impl<K: Class + ?Sized> Open<K> {
         Ok(())
     }
 
-    /// Gives back what a word links, which the index does not hold any more.
+    /// Frees the record of a word that the index no longer holds.
     fn retire(&self, word: Option<NonZeroU64>) -> Result<(), everleaf_index::Error> {
         if let Some(word) = word
             && !self.is_inline()
@@ -193,7 +193,7 @@ impl<K: Class + ?Sized> Open<K> {
         Ok(())
     }
 
-    /// Opens the index in a pool again; also, of one that was closed, how many entries had to be read for it.
+    /// Reopens the index in a pool. Also returns, for one that was closed, how many entries had to be read for that.
     fn recover(entry: &Entry<K, Hardware>, pool: &Arc<Pool>, inline: bool, threads: u16) -> Result<(Box<dyn OrderedIndex<K>>, u64), everleaf_index::Error> {
         let (reach, read) = (pool.needs_recovery().then(|| pool.reach()), AtomicU64::new(0));
         let mark = |word: NonZeroU64| {
@@ -206,7 +206,7 @@ impl<K: Class + ?Sized> Open<K> {
         };
         let trace: Option<&Trace<'_>> = match reach {
             Some(_) => (!inline).then_some(&mark),
-            // One that takes its image calls nobody.
+            // An index that uses its image makes no call.
             None => leaves_image::<K>(entry.name).then_some(&count),
         };
         let index = entry.open(pool, ROOT, &Recovery { reach: reach.as_ref(), trace, threads: threads.into() })?;
@@ -223,7 +223,7 @@ impl<K: Class + ?Sized> Instance for Open<K> {
     }
 
     fn bulk_load(&self, entries: &mut Entries<'_>, fill: f64) -> Result<(), Error> {
-        // The index cannot be told that a record could not be written, so that is remembered, and no more entries come.
+        // The index cannot be told that a record could not be written, so the error is kept, and no more entries follow.
         let mut failed = Ok(());
         let mut words = entries.map_while(|(key, value)| match self.word(&key, &value) {
             Ok(word) => Some((K::decode(&key, K::to_owned), word)),
@@ -268,7 +268,7 @@ impl<K: Class + ?Sized> Instance for Open<K> {
     fn touch_ahead(&self, leaves: u64) -> Result<(), Error> {
         let stats = self.index.stats();
         let size = leaves * stats.leaf_bytes / stats.leaves.max(1);
-        // A block that is dropped is free at once, and its slabs lie before all that was never taken, so that they are taken first.
+        // A dropped block is free at once. Its slabs lie before all unused memory, so they are taken first.
         let block = self.pool.alloc_words(size as usize / WORD).map_err(|error| self.failed()(error.into()))?;
         block.iter().step_by(SMALLEST_PAGE / WORD).for_each(|word| self.pool.store(word, 0, Ordering::Relaxed));
         Ok(())
@@ -282,7 +282,7 @@ impl<K: Class + ?Sized> Instance for Open<K> {
     }
 
     fn settle(&self) {
-        // Whoever knows how many keys there are has read all leaves.
+        // Counting the keys requires reading all leaves.
         self.index.stats();
     }
 
@@ -309,10 +309,10 @@ impl<K: Class + ?Sized> Instance for Open<K> {
     }
 }
 
-/// What a thread uses an index by.
+/// A thread's access to an index.
 struct Threads<'a, K: Class + ?Sized> {
     open: &'a Open<K>,
-    /// Taken again for every batch.
+    /// Reused for every batch.
     words: Vec<Option<NonZeroU64>>,
 }
 
@@ -335,7 +335,7 @@ impl<K: Class + ?Sized> Handle for Threads<'_, K> {
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
         let open = self.open;
         let mut get = || {
-            // Only records can be given back under a reader.
+            // Only records can be freed while a reader uses them.
             let _pinned = (!open.is_inline()).then(|| open.pool.pin());
             let word = K::decode(key, |key| open.index.get(key))?;
             word.map(|word| open.read(word, value)).transpose()
@@ -379,7 +379,7 @@ impl<K: Class + ?Sized> Handle for Threads<'_, K> {
         visited.and(failed).map_err(open.failed())
     }
 
-    /// What a program with integers would write: as many instructions stand between two operations of it.
+    /// As a program with integers would write it: as many instructions between two operations.
     fn insert_each(&mut self, keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
         let open = self.open;
         if !open.is_inline() {
@@ -451,7 +451,7 @@ mod tests {
     use super::*;
     use everleaf_pmem::Domain;
 
-    /// A huge page that was touched first within 5,000 inserts took four times as long as all of them, in every second round.
+    /// A huge page first touched within 5,000 inserts took four times as long as all of them, in every second round.
     #[test]
     fn memory_that_was_touched_ahead_is_taken_first() {
         const LEAVES: u64 = 200_000;
@@ -463,7 +463,7 @@ mod tests {
             instance.touch_ahead(LEAVES).unwrap();
             crate::machine::private_bytes().unwrap().saturating_sub(before)
         };
-        // Other tests take some megabytes meanwhile.
+        // Other tests use some megabytes meanwhile.
         let (first, second) = (growth(), growth());
         assert!(first > size * 9 / 10 && second < size / 2, "{first} and then {second} bytes for {size}");
         assert_eq!(instance.space().unwrap(), space, "nothing is kept");

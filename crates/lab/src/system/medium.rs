@@ -6,12 +6,12 @@ use everleaf_pmem::{Counters, Domain, Error, Hardware, Pool, PoolOptions, WriteB
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What an entry and its share of everything above it may take of a pool, beside its record.
+/// Maximum space in a pool for an entry and its share of everything above it, without its record.
 const ENTRY_BYTES_MAX: u64 = 512;
-/// What it takes where leaves are filled as they come.
+/// The typical space, if leaves fill by inserts.
 const ENTRY_BYTES: u64 = 48;
 
-/// The hardware, as the setting asks for it.
+/// The hardware, configured by the setting.
 fn medium(hardware: Hardware, setting: &Setting) -> Hardware {
     match setting.measure {
         Measure::Counts => hardware.with_counters(Some(WriteBuffer::new(WriteBuffer::UNIT_COUNT))),
@@ -19,7 +19,7 @@ fn medium(hardware: Hardware, setting: &Setting) -> Hardware {
     }
 }
 
-/// An empty pool with room for all that the setting says, and its path if it lies in a file.
+/// An empty pool with room for everything in the setting, and its path if it is in a file.
 pub(super) fn create_pool(setting: &Setting) -> Result<(Arc<Pool>, Option<PathBuf>), Error> {
     match &setting.directory {
         None => Ok((Pool::anonymous(medium(Hardware::new(setting.domain), setting), pool_options(setting))?, None)),
@@ -30,19 +30,19 @@ pub(super) fn create_pool(setting: &Setting) -> Result<(Arc<Pool>, Option<PathBu
     }
 }
 
-/// The pool at a path, as it was left there.
+/// The existing pool at a path.
 pub(super) fn open_pool(path: &Path, setting: &Setting) -> Result<Arc<Pool>, Error> {
     Pool::open_with(path, &pool_options(setting), |hardware| medium(hardware, setting))
 }
 
-/// Lines flushed and fences; zeroes if they are not counted.
+/// Lines flushed, and fences; zeroes if not counted.
 pub(super) fn flushed_and_fenced(pool: &Pool) -> (u64, u64) {
     pool.medium().counters().map_or((0, 0), Counters::flushed_and_fenced)
 }
 
 fn pool_options(setting: &Setting) -> PoolOptions {
     let key_bytes = u64::from(setting.key.bytes());
-    // Twice, because blocks come in classes of sizes, and what is replaced is given back later.
+    // Doubled, because blocks come in size classes, and replaced ones are freed later.
     let size = setting.keys_max * (ENTRY_BYTES_MAX + 2 * (key_bytes + u64::from(setting.value_bytes)));
     let record_bytes = if setting.key == KeyKind::Integer && setting.value_bytes == 8 { 0 } else { 32 + key_bytes + u64::from(setting.value_bytes) };
     let prefault = if setting.prefault { setting.keys_max * (ENTRY_BYTES + record_bytes) } else { 0 };
@@ -50,7 +50,7 @@ fn pool_options(setting: &Setting) -> PoolOptions {
     PoolOptions { size_max, domain, huge_pages: setting.huge_pages, prefault: prefault as usize, ..PoolOptions::default() }
 }
 
-/// When a write to such a pool counts as done: in truth, and not only for what the domain asks.
+/// When a write to such a pool really counts as done, not only what the domain asks for.
 pub(super) fn durability(setting: &Setting) -> String {
     let domain = setting.domain;
     match (&setting.directory, domain) {

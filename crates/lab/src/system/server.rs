@@ -1,4 +1,4 @@
-//! Everleaf's server, through a socket of this machine: what a client sees.
+//! Everleaf's server through a local socket: a client's view.
 //!
 //! The server runs in this process, with as many threads as there are clients; each handle is a connection. Batches are pipelines.
 
@@ -15,9 +15,9 @@ use std::thread::JoinHandle;
 
 pub(super) const NAME: &str = "server";
 
-/// Longest line or value that a reply may have.
+/// Maximum size of a line or value in a reply.
 const REPLY_SIZE_MAX: usize = 512 << 20;
-/// Entries that a scan asks for at once.
+/// Entries requested at once by a scan.
 const SCAN_GROUP: usize = 128;
 
 /// A server on an index of the registry.
@@ -59,7 +59,7 @@ fn failed(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::system(NAME, error)
 }
 
-/// A server that serves.
+/// A running server.
 struct Running {
     address: SocketAddr,
     stop: Stop,
@@ -70,7 +70,7 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop.stop();
-        // How it ended changes no figure that was taken before.
+        // Its result does not change figures taken before.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -99,7 +99,7 @@ struct Connection {
     request: Vec<u8>,
 }
 
-/// A reply, as far as the commands used here can have one.
+/// A reply, of the types used here.
 enum Reply {
     Text,
     Number(i64),
@@ -108,7 +108,7 @@ enum Reply {
 }
 
 impl Connection {
-    /// Adds a command to what is sent next.
+    /// Adds a command to the next request.
     fn push(&mut self, arguments: &[&[u8]]) {
         self.request.extend_from_slice(format!("*{}\r\n", arguments.len()).as_bytes());
         for argument in arguments {

@@ -18,7 +18,7 @@ pub(super) struct Stores {
     /// `store:` or `store-snapshots:`, and the name of the index.
     pub(super) name: String,
     pub(super) index: String,
-    /// Whether each lookup and each scan begins a snapshot.
+    /// Whether each lookup and each scan opens a snapshot.
     pub(super) by_snapshots: bool,
 }
 
@@ -67,7 +67,7 @@ impl Open {
         |error| Error::system(&self.system.name, error)
     }
 
-    /// Leaves, and how many were divided.
+    /// Leaves, and the number of splits.
     fn leaves_and_splits(&self) -> (u64, u64) {
         self.namespace.stats().map_or((0, 0), |of| (of.leaves, of.splits))
     }
