@@ -129,9 +129,9 @@ impl Budget {
             };
         }
         if entry.name.starts_with("lb") {
-            // Blocks have 14 slots and four lines, or 6 slots and two. A split builds the new leaf, with the new key if it belongs there. It writes the sibling
-            // and the headers that do not count yet, beside those that do, and then the first header. A key that stays is inserted afterwards. The split may
-            // take a new slab.
+            // Blocks have 14 slots and four lines, or 6 and two. A split builds the new leaf, with the new key if it belongs there. It then writes the sibling
+            // and the headers that do not count yet, beside those that do, then the first header. A key that stays is inserted afterwards. It may take a new
+            // slab.
             let (lines, blocks) =
                 if entry.leaf_capacity.is_multiple_of(14) { (4, entry.leaf_capacity as u64 / 14) } else { (2, entry.leaf_capacity as u64 / 6) };
             let cheapest_split = cost(lines * blocks + 2 * (blocks - 1) + 1 + 1, 2);
@@ -360,8 +360,7 @@ impl Budget {
         panic!("no budget for {}", entry.name);
     }
 
-    /// The budget of an index whose entries have a leaf each, which is written and linked by a word, at least. The arguments are the most that an insert and a
-    /// removal cost.
+    /// The budget of an index with a leaf for each entry: at least the leaf and the word that links it. Inserts and removals cost at most `split` and `merge`.
     fn of_single_entries(split: Cost, merge: Cost) -> Self {
         let cost = |lines, fences| Cost { lines, fences };
         Self {
@@ -543,7 +542,7 @@ pub fn averages(entry: &Entry<u64, Hardware>, keys: u32) {
                 of_leaves += lines - (cost.fences - 1);
                 splits += 1;
             }
-            // An extent splits, too, and its lines count in full.
+            // A split that also takes an extent, whose lines count in full.
             _ => splits += 1,
         }
     }

@@ -1,5 +1,4 @@
-//! The crash suites: after a crash at any moment, all acknowledged writes are there, the operation under way happened or did not, and the structure still
-//! works.
+//! The crash suites: after a crash at any moment, acknowledged writes are there, the operation under way happened or did not, and the structure works.
 //!
 //! The suites examine a [`World`]: every structure of the registry, for each class of keys; the pool with its directory and allocator; the store.
 //! [`every_crash`] runs *all* sequences of a few operations, from several starts, and recovers *every* image that a crash in the last operation can leave.

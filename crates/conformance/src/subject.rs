@@ -352,8 +352,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         payloads.into_iter().collect::<Result<_, _>>().map_err(Broken::by("a scan of values"))
     }
 
-    /// The content of the index according to a scan, which must agree with a scan in the other direction, with a lookup of every key, and with the index's own
-    /// check.
+    /// The index's content by a scan, which must agree with a scan the other way, with a lookup of every key, and with the index's own check.
     ///
     /// # Errors
     /// If they do not agree.
