@@ -13,9 +13,9 @@
 //!
 //! In half of the schedules a thread's stores become visible to others, and to the medium, only later, as with the store buffers of x86 (`threads/baton.rs`).
 //!
-//! No images are examined between two crash points, so all loads are watched too. If a thread reads another thread's store that is not durable, it owes it. If
-//! it returns while that store is still not durable, the image that loses just this store is examined. This costs almost nothing while no such read happens, so
-//! long runs without images ([`Options::crash_every`] 0) are worthwhile. It reports only what an image confirms.
+//! No images are examined between two crash points, so all loads are watched too. A thread that reads another thread's store that is not durable incurs a debt.
+//! If it returns while that store is still not durable, the image that loses just this store is examined. This costs almost nothing while no such read happens,
+//! so long runs without images ([`Options::crash_every`] 0) are worthwhile. It reports only what an image confirms.
 
 mod baton;
 mod crew;

@@ -351,7 +351,7 @@ fn relocate<K: Class + ?Sized>(Subject { index, .. }: &Subject<K, Crash>, key: u
 /// The payload of every key in a start with equal payloads.
 const EQUAL: u64 = 8;
 
-/// Entries of a leaf, as worlds have them: where each has a leaf of its own, of those that are neighbours.
+/// Entries of a leaf, as the worlds see it. If each entry has its own leaf, a group of neighbouring leaves counts.
 pub(crate) fn capacity_of<K: Class + ?Sized>(entry: &Entry<K, Crash>) -> usize {
     const NEIGHBOURS: usize = 4;
     if entry.leaf_capacity == 1 { NEIGHBOURS } else { entry.leaf_capacity }

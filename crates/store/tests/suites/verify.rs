@@ -1,10 +1,11 @@
 //! Whatever byte of a closed pool is changed: opening it fails, or `verify` names the damage, or nothing that can be read or written has changed. `repair`
 //! produces a pool that holds only what was written, and misses little.
 //!
-//! For a pool whose process was killed, the blocks in use are not known, so an entry that an index hides is not missed (`salvage.rs`). The words that say which
-//! entries exist therefore have check bits, so that no byte of them can change unnoticed: the states of Ever's leaves, links, counts, bitmaps; also the slots
-//! that say which batches count (`block.rs`), and the clock that says which batches are over. Where a paper's layout fills the word of a bitmap, changes of
-//! several bits in one byte of it may silently hide entries or bring some back. More must not happen: whatever is read was written, under that key. These are
+//! For a pool whose process was killed, the blocks in use are not known, so nothing reveals an entry that an index hides (`salvage.rs`). The words that say
+//! which entries exist therefore have check bits, so that no byte of them can change unnoticed: the states of Ever's leaves, links, counts, bitmaps; also the
+//! slots that say which batches count (`block.rs`), and the clock that says which batches are over. Where a paper's layout fills the word of a bitmap, changes
+//! of several bits in one byte of it may silently hide entries or bring some back. More must not happen: whatever is read was written, under that key. These
+//! are
 //!
 //! | leaf | check bits | of the changes of one byte go unnoticed |
 //! |---|---|---|
