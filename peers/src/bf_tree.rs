@@ -2,9 +2,7 @@
 
 use crate::embedded::{Durability, Embedded, Engine, Result, VOLATILE};
 use bf_tree::{BfTree, Config, LeafInsertResult, LeafReadResult, ScanReturnField};
-use everleaf_lab::plan::KeyKind;
 use everleaf_lab::{Setting, System, Visit};
-use std::marker::PhantomData;
 use std::path::Path;
 
 /// Sizes of its buffer, a power of two: room for twice the data within these.
@@ -23,19 +21,12 @@ pub(crate) struct Bf {
 
 /// The tree.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
-    vec![Box::new(Embedded::<Bf> {
-        name: "bf-tree",
-        summary: "Bf-Tree in memory; removes without looking",
-        durability: "none",
-        sync: Durability::Later,
-        capabilities: VOLATILE,
-        engine: PhantomData,
-    })]
+    vec![Box::new(Embedded::<Bf>::new("bf-tree", "Bf-Tree in memory; removes without looking", "none", Durability::Later, VOLATILE))]
 }
 
 impl Engine for Bf {
     fn open(_directory: &Path, setting: &Setting, _sync: Durability) -> Result<Self> {
-        let key_size = if let KeyKind::Bytes(size) = setting.key { usize::from(size) } else { 8 }.max(KEY_MIN);
+        let key_size = usize::from(setting.key.bytes()).max(KEY_MIN);
         let entry_size = key_size + usize::try_from(setting.value_bytes)?;
         let buffer = (2 * setting.keys_max.saturating_mul(entry_size as u64)).clamp(BUFFER_MIN, BUFFER_MAX).next_power_of_two();
         let page = (4 * entry_size).next_power_of_two().clamp(PAGE, PAGE_MAX);

@@ -4,7 +4,6 @@ use crate::embedded::{Durability, Embedded, Engine, Result, VOLATILE};
 use congee::{U64Congee, epoch};
 use everleaf_lab::plan::KeyKind;
 use everleaf_lab::{Capabilities, Setting, System, Visit};
-use std::marker::PhantomData;
 use std::path::Path;
 
 /// Entries that a scan asks for at once.
@@ -14,14 +13,13 @@ pub(crate) struct Art(U64Congee<usize>);
 
 /// The tree.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
-    vec![Box::new(Embedded::<Art> {
-        name: "congee",
-        summary: "congee, an adaptive radix tree; integers only",
-        durability: "none",
-        sync: Durability::Later,
-        capabilities: Capabilities { any_size: false, ..VOLATILE },
-        engine: PhantomData,
-    })]
+    vec![Box::new(Embedded::<Art>::new(
+        "congee",
+        "congee, an adaptive radix tree; integers only",
+        "none",
+        Durability::Later,
+        Capabilities { any_size: false, ..VOLATILE },
+    ))]
 }
 
 fn word(bytes: &[u8]) -> Result<u64> {

@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 /// What an engine does, or why not.
@@ -19,6 +20,8 @@ pub(crate) type Result<T> = std::result::Result<T, Box<dyn std::error::Error + S
 pub(crate) enum Durability {
     /// Before the call returns.
     Each,
+    /// Some time later; until then they are in memory that outlives the process, stored there without a call of the system.
+    Mapped,
     /// Some time later, or never.
     Later,
 }
@@ -48,28 +51,23 @@ pub(crate) trait Engine: Send + Sync + Sized + 'static {
 
 /// An engine under a name, as a system.
 pub(crate) struct Embedded<E> {
-    pub(crate) name: &'static str,
-    pub(crate) summary: &'static str,
-    pub(crate) durability: &'static str,
-    pub(crate) sync: Durability,
-    pub(crate) capabilities: Capabilities,
-    pub(crate) engine: PhantomData<fn() -> E>,
+    name: &'static str,
+    summary: &'static str,
+    durability: &'static str,
+    sync: Durability,
+    capabilities: Capabilities,
+    engine: PhantomData<fn() -> E>,
+}
+
+impl<E> Embedded<E> {
+    pub(crate) fn new(name: &'static str, summary: &'static str, durability: &'static str, sync: Durability, capabilities: Capabilities) -> Self {
+        Self { name, summary, durability, sync, capabilities, engine: PhantomData }
+    }
 }
 
 /// What most engines in files can do.
-pub(crate) const PERSISTENT: Capabilities = Capabilities {
-    scans: true,
-    persistent: true,
-    threads: true,
-    counts: false,
-    write_latency: false,
-    any_size: true,
-    leaf_bytes: None,
-    alone: false,
-    by_requests: false,
-    lacks_transactions: false,
-    needs_files: true,
-};
+pub(crate) const PERSISTENT: Capabilities =
+    Capabilities { scans: true, persistent: true, threads: true, any_size: true, needs_files: true, ..Capabilities::NONE };
 
 /// What most maps in memory can do.
 pub(crate) const VOLATILE: Capabilities = Capabilities { persistent: false, alone: true, needs_files: false, ..PERSISTENT };
@@ -197,12 +195,8 @@ fn size_of(directory: &Path) -> io::Result<u64> {
     Ok(bytes)
 }
 
+/// By `cp`, which leaves holes out: LMDB's file may be nothing else for nearly all of 64 GiB.
 fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() { copy_all(&entry.path(), &target)? } else { fs::copy(entry.path(), target).map(drop)? }
-    }
-    Ok(())
+    let status = Command::new("cp").arg("-r").arg(from).arg(to).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other(format!("cp: {status}"))) }
 }

@@ -3,7 +3,6 @@
 use crate::embedded::{Durability, Embedded, Engine, PERSISTENT, Result};
 use everleaf_lab::{Setting, System, Visit};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
-use std::marker::PhantomData;
 use std::path::Path;
 
 pub(crate) struct Fjall {
@@ -15,22 +14,20 @@ pub(crate) struct Fjall {
 /// fjall with its journal synchronised at each write, and as it is by default.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
     vec![
-        Box::new(Embedded::<Fjall> {
-            name: "fjall-durable",
-            summary: "fjall, its journal synchronised at each write; removes without looking",
-            durability: "each write: fsync of the journal",
-            sync: Durability::Each,
-            capabilities: PERSISTENT,
-            engine: PhantomData,
-        }),
-        Box::new(Embedded::<Fjall> {
-            name: "fjall-nosync",
-            summary: "fjall as it is by default; removes without looking",
-            durability: "each write, against kill -9 only",
-            sync: Durability::Later,
-            capabilities: PERSISTENT,
-            engine: PhantomData,
-        }),
+        Box::new(Embedded::<Fjall>::new(
+            "fjall-durable",
+            "fjall, its journal synchronised at each write; removes without looking",
+            "each write: fsync of the journal",
+            Durability::Each,
+            PERSISTENT,
+        )),
+        Box::new(Embedded::<Fjall>::new(
+            "fjall-nosync",
+            "fjall as it is by default; removes without looking",
+            "each write, against kill -9 only",
+            Durability::Later,
+            PERSISTENT,
+        )),
     ]
 }
 

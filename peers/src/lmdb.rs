@@ -3,8 +3,7 @@
 use crate::embedded::{Durability, Embedded, Engine, PERSISTENT, Result};
 use everleaf_lab::{Setting, System, Visit};
 use heed::types::Bytes;
-use heed::{Database, Env, EnvFlags, EnvOpenOptions, WithoutTls};
-use std::marker::PhantomData;
+use heed::{Database, Env, EnvFlags, EnvOpenOptions};
 use std::ops::Bound;
 use std::path::Path;
 
@@ -12,41 +11,36 @@ use std::path::Path;
 const MAP_SIZE: usize = 64 << 30;
 
 pub(crate) struct Lmdb {
-    env: Env<WithoutTls>,
+    env: Env,
     data: Database<Bytes, Bytes>,
 }
 
-/// LMDB as it is by default, and without waiting for the device.
+/// LMDB as it is by default, without waiting for the device, and without a call of the system at a commit.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
     vec![
-        Box::new(Embedded::<Lmdb> {
-            name: "lmdb-durable",
-            summary: "LMDB, synchronised at each commit",
-            durability: "each commit: fdatasync",
-            sync: Durability::Each,
-            capabilities: PERSISTENT,
-            engine: PhantomData,
-        }),
-        Box::new(Embedded::<Lmdb> {
-            name: "lmdb-nosync",
-            summary: "LMDB with MDB_NOSYNC",
-            durability: "each commit, against kill -9 only",
-            sync: Durability::Later,
-            capabilities: PERSISTENT,
-            engine: PhantomData,
-        }),
+        Box::new(Embedded::<Lmdb>::new("lmdb-durable", "LMDB, synchronised at each commit", "each commit: fdatasync", Durability::Each, PERSISTENT)),
+        Box::new(Embedded::<Lmdb>::new("lmdb-nosync", "LMDB with MDB_NOSYNC", "each commit, against kill -9 only", Durability::Later, PERSISTENT)),
+        Box::new(Embedded::<Lmdb>::new(
+            "lmdb-writemap",
+            "LMDB with MDB_WRITEMAP and MDB_NOSYNC: no call of the system at a commit",
+            "each commit, against kill -9 only",
+            Durability::Mapped,
+            PERSISTENT,
+        )),
     ]
 }
 
 impl Engine for Lmdb {
     fn open(directory: &Path, setting: &Setting, sync: Durability) -> Result<Self> {
-        let mut options = EnvOpenOptions::new().read_txn_without_tls();
+        let mut options = EnvOpenOptions::new();
         options.map_size(MAP_SIZE).max_readers(u32::from(setting.threads) + 8);
         #[expect(unsafe_code, reason = "heed leaves to its user what nobody else may do to the file")]
         // SAFETY: the directory belongs to this instance alone: no other process writes its files, and this one opens them once.
         let env = unsafe {
-            if sync == Durability::Later {
-                options.flags(EnvFlags::NO_SYNC);
+            match sync {
+                Durability::Each => {}
+                Durability::Later => _ = options.flags(EnvFlags::NO_SYNC),
+                Durability::Mapped => _ = options.flags(EnvFlags::NO_SYNC | EnvFlags::WRITE_MAP),
             }
             options.open(directory)?
         };

@@ -57,7 +57,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("everleaf-peers: {error}");
-            ExitCode::FAILURE
+            if matches!(error, Error::Interrupted) { ExitCode::from(130) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -9,7 +9,6 @@ use everleaf_lab::{Setting, System, Visit};
 use parking_lot::RwLock;
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
-use std::marker::PhantomData;
 use std::ops::Bound;
 use std::path::Path;
 
@@ -104,22 +103,14 @@ type Skips = Either<SkipMap<u64, u64>, SkipMap<Bytes, Bytes>>;
 /// Both maps.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
     vec![
-        Box::new(Embedded::<Tree> {
-            name: "btreemap",
-            summary: "BTreeMap of the standard library, behind a lock for readers and writers",
-            durability: "none",
-            sync: Durability::Later,
-            capabilities: VOLATILE,
-            engine: PhantomData,
-        }),
-        Box::new(Embedded::<Skips> {
-            name: "skipmap",
-            summary: "SkipMap of crossbeam-skiplist",
-            durability: "none",
-            sync: Durability::Later,
-            capabilities: VOLATILE,
-            engine: PhantomData,
-        }),
+        Box::new(Embedded::<Tree>::new(
+            "btreemap",
+            "BTreeMap of the standard library, behind a lock for readers and writers",
+            "none",
+            Durability::Later,
+            VOLATILE,
+        )),
+        Box::new(Embedded::<Skips>::new("skipmap", "SkipMap of crossbeam-skiplist", "none", Durability::Later, VOLATILE)),
     ]
 }
 

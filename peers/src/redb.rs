@@ -3,7 +3,6 @@
 use crate::embedded::{Durability, Embedded, Engine, PERSISTENT, Result};
 use everleaf_lab::{Setting, System, Visit};
 use redb::{Database, Durability as Commit, ReadableDatabase, TableDefinition, WriteTransaction};
-use std::marker::PhantomData;
 use std::path::Path;
 
 const DATA: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("data");
@@ -16,22 +15,14 @@ pub(crate) struct Redb {
 /// redb as it is by default, and with commits that wait for the next durable one.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
     vec![
-        Box::new(Embedded::<Redb> {
-            name: "redb-durable",
-            summary: "redb, synchronised at each commit",
-            durability: "each commit: fsync",
-            sync: Durability::Each,
-            capabilities: PERSISTENT,
-            engine: PhantomData,
-        }),
-        Box::new(Embedded::<Redb> {
-            name: "redb-nosync",
-            summary: "redb with Durability::None: lost even at kill -9, unless closed",
-            durability: "nothing before it is closed",
-            sync: Durability::Later,
-            capabilities: PERSISTENT,
-            engine: PhantomData,
-        }),
+        Box::new(Embedded::<Redb>::new("redb-durable", "redb, synchronised at each commit", "each commit: fsync", Durability::Each, PERSISTENT)),
+        Box::new(Embedded::<Redb>::new(
+            "redb-nosync",
+            "redb with Durability::None: lost even at kill -9, unless closed",
+            "nothing before it is closed",
+            Durability::Later,
+            PERSISTENT,
+        )),
     ]
 }
 

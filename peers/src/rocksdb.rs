@@ -3,7 +3,6 @@
 use crate::embedded::{Durability, Embedded, Engine, PERSISTENT, Result};
 use everleaf_lab::{Setting, System, Visit};
 use rocksdb::{DB, Options, WriteBatch, WriteOptions};
-use std::marker::PhantomData;
 use std::path::Path;
 
 pub(crate) struct Rocks {
@@ -14,22 +13,20 @@ pub(crate) struct Rocks {
 /// RocksDB with its log synchronised at each write, and as it is by default.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
     vec![
-        Box::new(Embedded::<Rocks> {
-            name: "rocksdb-durable",
-            summary: "RocksDB, its log synchronised at each write; removes without looking",
-            durability: "each write: fdatasync of the log",
-            sync: Durability::Each,
-            capabilities: PERSISTENT,
-            engine: PhantomData,
-        }),
-        Box::new(Embedded::<Rocks> {
-            name: "rocksdb-nosync",
-            summary: "RocksDB as it is by default; removes without looking",
-            durability: "each write, against kill -9 only",
-            sync: Durability::Later,
-            capabilities: PERSISTENT,
-            engine: PhantomData,
-        }),
+        Box::new(Embedded::<Rocks>::new(
+            "rocksdb-durable",
+            "RocksDB, its log synchronised at each write; removes without looking",
+            "each write: fdatasync of the log",
+            Durability::Each,
+            PERSISTENT,
+        )),
+        Box::new(Embedded::<Rocks>::new(
+            "rocksdb-nosync",
+            "RocksDB as it is by default; removes without looking",
+            "each write, against kill -9 only",
+            Durability::Later,
+            PERSISTENT,
+        )),
     ]
 }
 
@@ -42,10 +39,9 @@ impl Rocks {
 }
 
 impl Engine for Rocks {
-    fn open(directory: &Path, setting: &Setting, sync: Durability) -> Result<Self> {
+    fn open(directory: &Path, _setting: &Setting, sync: Durability) -> Result<Self> {
         let mut options = Options::default();
         options.create_if_missing(true);
-        options.increase_parallelism(i32::from(setting.threads).max(2));
         Ok(Self { database: DB::open(&options, directory)?, sync })
     }
 

@@ -3,19 +3,22 @@
 //!
 //! A crash is `kill -9`, after which the server is started again on the same directory; it is back when it answers.
 
+use everleaf_lab::machine::is_installed;
 use everleaf_lab::{Capabilities, Error, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit};
 use redis::{Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How long a server may take to answer first, or to end.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Bytes of its log that are told when it fails.
+const LOG_END: usize = 1000;
 /// How often it is asked.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -77,10 +80,6 @@ pub(crate) fn systems() -> Vec<Box<dyn System>> {
     all.into_iter().filter(|server| is_installed(server.program)).map(|server| Box::new(server) as Box<dyn System>).collect()
 }
 
-fn is_installed(program: &str) -> bool {
-    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
-}
-
 impl System for Servers {
     fn name(&self) -> &str {
         self.name
@@ -92,7 +91,7 @@ impl System for Servers {
 
     fn capabilities(&self) -> Capabilities {
         let (threads, any_size, by_requests, needs_files) = (true, true, true, true);
-        Capabilities { persistent: self.append.is_some(), threads, any_size, by_requests, needs_files, ..Capabilities::default() }
+        Capabilities { persistent: self.append.is_some(), threads, any_size, by_requests, needs_files, ..Capabilities::NONE }
     }
 
     /// With the version of the server, so that a result tells which one it was.
@@ -113,6 +112,24 @@ impl System for Servers {
 fn version(program: &str) -> String {
     let said = Command::new(program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output().map(|output| output.stdout).unwrap_or_default();
     String::from_utf8_lossy(&said).lines().next().unwrap_or("of an unknown version").trim().to_owned()
+}
+
+/// A command whose program ends with this one, however that ends: by a second Ctrl-C, a terminal that is closed, `kill -9`. Without `setpriv`, which Debian's
+/// util-linux has, only as [`Server`] says.
+fn bound(program: &str) -> Command {
+    if !is_installed("setpriv") {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", program]);
+    command
+}
+
+/// What a server has written last; its directory goes with the instance.
+fn end_of(log: &Path) -> String {
+    let text = fs::read(log).unwrap_or_default();
+    let end = String::from_utf8_lossy(&text[text.len().saturating_sub(LOG_END)..]).trim().to_owned();
+    if end.is_empty() { "it has said nothing".into() } else { format!("it said last: {end}") }
 }
 
 /// All that is needed to start a server, and to start it again.
@@ -151,8 +168,10 @@ impl Launch {
         // The port is free when it is chosen. If somebody takes it before the server does, the server ends, and that is told.
         let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).map_err(|error| self.failed(error))?.port();
         let log_path = self.home.join("server.log");
-        let log = File::options().create(true).append(true).open(&log_path).map_err(|source| Error::io("write", &log_path, source))?;
-        let mut command = Command::new(self.program);
+        let written = |source| Error::io("write", &log_path, source);
+        let log = File::options().create(true).append(true).open(&log_path).map_err(written)?;
+        let output = log.try_clone().map_err(written)?;
+        let mut command = bound(self.program);
         match self.protocol {
             Protocol::Redis => {
                 command.args(["--bind", "127.0.0.1", "--save", "", "--daemonize", "no", "--port", &port.to_string()]);
@@ -169,16 +188,16 @@ impl Launch {
             }
         }
         // Ctrl-C in a terminal is for the lab alone: it still asks this server for what its operation is waiting for.
-        command.current_dir(&self.home).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
+        command.current_dir(&self.home).stdin(Stdio::null()).stdout(output).stderr(log).process_group(0);
         let process = command.spawn().map_err(|source| Error::Io { action: format!("start {}", self.program), source })?;
         let mut server = Server { process, port };
         let start = Instant::now();
         while let Err(why) = self.connect(&server) {
             if let Some(status) = server.process.try_wait().map_err(|error| self.failed(error))? {
-                return Err(self.failed(format!("it ended with {status}; see {}", log_path.display())));
+                return Err(self.failed(format!("it ended with {status}; {}", end_of(&log_path))));
             }
             if start.elapsed() > PATIENCE {
-                return Err(self.failed(format!("it does not answer: {why}")));
+                return Err(self.failed(format!("it does not answer: {why}; {}", end_of(&log_path))));
             }
             std::thread::sleep(PAUSE);
         }

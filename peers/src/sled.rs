@@ -2,7 +2,6 @@
 
 use crate::embedded::{Durability, Embedded, Engine, PERSISTENT, Result};
 use everleaf_lab::{Setting, System, Visit};
-use std::marker::PhantomData;
 use std::path::Path;
 
 pub(crate) struct Sled {
@@ -13,22 +12,8 @@ pub(crate) struct Sled {
 /// sled flushed at each write, and as it is by default.
 pub(crate) fn systems() -> Vec<Box<dyn System>> {
     vec![
-        Box::new(Embedded::<Sled> {
-            name: "sled-durable",
-            summary: "sled, flushed at each write",
-            durability: "each write: flush of the log",
-            sync: Durability::Each,
-            capabilities: PERSISTENT,
-            engine: PhantomData,
-        }),
-        Box::new(Embedded::<Sled> {
-            name: "sled-nosync",
-            summary: "sled as it is by default",
-            durability: "half a second later",
-            sync: Durability::Later,
-            capabilities: PERSISTENT,
-            engine: PhantomData,
-        }),
+        Box::new(Embedded::<Sled>::new("sled-durable", "sled, flushed at each write", "each write: flush of the log", Durability::Each, PERSISTENT)),
+        Box::new(Embedded::<Sled>::new("sled-nosync", "sled as it is by default", "half a second later", Durability::Later, PERSISTENT)),
     ]
 }
 

@@ -53,10 +53,11 @@ const LATER: [(&str, &str); 3] = [
 
 /// Engines whose writes survive the process, on tmpfs, where write-back calls do nothing; also redb-nosync and maps, which survive nothing. Here and below, the
 /// first engine is the baseline.
-const PROCESS: [&str; 12] = [
+const PROCESS: [&str; 13] = [
     "store",
     "store-snapshots",
     "lmdb-nosync",
+    "lmdb-writemap",
     "redb-durable",
     "redb-nosync",
     "fjall-nosync",
@@ -68,7 +69,7 @@ const PROCESS: [&str; 12] = [
     "volatile",
 ];
 /// The store and similar ordered engines alone, so that their turns are closer together.
-const LMDB: [&str; 4] = ["store", "store-snapshots", "lmdb-nosync", "redb-durable"];
+const LMDB: [&str; 5] = ["store", "store-snapshots", "lmdb-nosync", "lmdb-writemap", "redb-durable"];
 /// Maps of integers: indexes of the registry, and volatile ones.
 const INTEGERS: [&str; 7] = ["ever", "lb", "volatile", "congee", "btreemap", "skipmap", "bf-tree"];
 /// Engines whose writes survive a power failure, on a disk.

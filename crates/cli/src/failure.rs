@@ -13,7 +13,7 @@ pub(crate) const EXIT_CODES: &str = "Exit codes:
   2  wrong usage
   3  the pool or the store: not a pool, in use, full, damaged, ...
   4  another file, the network, or the system
-  130  interrupted by a signal, and the pool is closed";
+  130  interrupted by a signal: the pool is closed, what was measured is written";
 
 /// Why a command did not do what it was asked to.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Failure {
     pub(crate) fn report(&self, only_prints: bool) -> ExitCode {
         let code = match self {
             Self::No => return ExitCode::from(1),
-            Self::Interrupted => 130,
+            Self::Interrupted | Self::Lab(everleaf_lab::Error::Interrupted) => 130,
             Self::Output(source) if only_prints && source.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
             Self::Usage(_) | Self::Lab(everleaf_lab::Error::Usage(_)) => 2,
             Self::Store(error) | Self::Server(everleaf_server::Error::Store(error)) | Self::Stream { error: StreamError::Store(error), .. }
@@ -72,7 +72,7 @@ impl Failure {
         };
         match self {
             Self::No => {}
-            Self::Interrupted => tell("interrupted, the pool is closed"),
+            Self::Interrupted => tell("interrupted, no pool is left open"),
             Self::Usage(message) => tell(message),
             Self::Store(error) => tell(error),
             Self::Server(error) => tell(error),

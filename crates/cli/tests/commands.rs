@@ -769,6 +769,11 @@ fn the_lab_measures_and_measures_again() {
     expect(path, &run, b"", 4);
     expect(path, &["lab", "run", "--systems", "pear"], b"", 2);
     expect(path, &["lab", "run", "--workload", "pear"], b"", 2);
+    // What makes no sense is found before there is a file.
+    for wrong in [["--value-bytes", "0"], ["--baseline", "lb"]] {
+        expect(path, &[&["lab", "run", "--systems", "isle", "--output", "none.jsonl"][..], &wrong].concat(), b"", 2);
+    }
+    assert!(!path.join("none.jsonl").exists());
     expect(path, &["lab", "rerun", "missing.jsonl"], b"", 4);
     std::fs::write(path.join("other.jsonl"), "{}\n").expect("a file");
     expect(path, &["lab", "rerun", "other.jsonl"], b"", 4);
@@ -824,11 +829,22 @@ fn a_lab_that_is_interrupted_leaves_a_good_file() {
     let sent = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill");
     assert!(sent.success());
     let output = child.wait_with_output().expect("it ends");
-    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("stopped"), "{output:?}");
+    assert!(output.status.code() == Some(130) && String::from_utf8_lossy(&output.stdout).contains("stopped"), "{output:?}");
     let found = lines(&read());
     assert!(count(&found, "measurement") >= 2 && found[found.len() - 1]["complete"] == false, "{:?}", found.last());
     expect(directory.path(), &["lab", "report", "results.jsonl", "--out", "report"], b"", 0);
     assert!(std::fs::read_to_string(directory.path().join("report/report.html")).expect("a page").contains("isle"));
+}
+
+/// It waited ten seconds for a server that could not be started, and then said nothing of what to install.
+#[test]
+fn a_benchmark_without_its_programs_says_what_to_install() {
+    let directory = directory();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_everleaf"));
+    let output = command.args(["bench", "server", "--directory", "."]).current_dir(directory.path()).env("PATH", "").output().expect("the program");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(4) && message.contains("redis-server, redis-tools"), "{message}");
+    assert_eq!(std::fs::read_dir(directory.path()).expect("a directory").count(), 0, "nothing was begun");
 }
 
 #[test]

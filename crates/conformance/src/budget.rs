@@ -3,7 +3,7 @@
 use crate::Class;
 use everleaf_index::{Direction, Entry, Error, OrderedIndex};
 use everleaf_pmem::schedule::{self, Scheduler, Step};
-use everleaf_pmem::{Counters, Counts, Hardware, LINE, Off, Pool, PoolOptions, Word};
+use everleaf_pmem::{Counters, Counts, Domain, Hardware, LINE, Off, Pool, PoolOptions, Word};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
@@ -379,7 +379,7 @@ impl Budget {
 
 /// An empty pool in memory that counts flushes and fences.
 fn counted_pool(size_max: usize) -> Arc<Pool<Hardware>> {
-    Pool::anonymous(Hardware::page_cache().with_counters(None), PoolOptions { size_max, ..PoolOptions::default() }).expect("memory")
+    Pool::anonymous(Hardware::new(Domain::Adr).with_counters(None), PoolOptions { size_max, ..PoolOptions::default() }).expect("memory")
 }
 
 fn counters(pool: &Pool<Hardware>) -> &Counters {

@@ -54,12 +54,13 @@ mod relocate;
 mod structure;
 
 use crate::counter::Counter;
+use crate::latch::Patience;
 use crate::scan::{LeafRead, bound_behind, scan_leaves, scan_target, with_key};
 use crate::selective::When;
 use crate::selective::leaf::Entry;
 use crate::selective::router::Target;
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, Write};
-use everleaf_pmem::{Medium, Off, Pool, WORD, Word, resident, schedule};
+use everleaf_pmem::{Medium, Off, Pool, WORD, Word, resident};
 use mwcas::{Failed, exchange};
 use node::{DELETED, Found, MADE, Node, RESERVED, Status, UNMADE, VISIBLE};
 use std::marker::PhantomData;
@@ -192,7 +193,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
     #[inline(always)]
     fn retry<T>(&self, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
         let _guard = self.pool.pin();
-        let mut frozen = None;
+        let (mut frozen, mut patience) = (None, Patience::default());
         loop {
             match attempt() {
                 Ok(done) => return Ok(done),
@@ -203,7 +204,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
                 }
                 Err(Stop::Frozen(node)) => frozen = Some(node),
             }
-            schedule::spin();
+            patience.wait();
         }
     }
 

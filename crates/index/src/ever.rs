@@ -72,7 +72,7 @@ mod structure;
 
 use crate::batch::{Fencing, at_once};
 use crate::counter::Counter;
-use crate::latch::{Change, Locked, Restart};
+use crate::latch::{Change, Locked, Restart, until_done};
 use crate::scan::with_key;
 use crate::selective::When;
 use crate::selective::leaf::Placed;
@@ -232,12 +232,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     #[inline(never)]
     fn look_up_patiently(&self, key: &K, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
         let (wide, place) = (Wide::get(), Place::of::<LINES>(key.token()));
-        loop {
-            if let Ok(found) = self.try_look_up(wide, key, place, &mut start) {
-                return found;
-            }
-            schedule::spin();
-        }
+        until_done(|| self.try_look_up(wide, key, place, &mut start))
     }
 
     #[inline(always)]
@@ -271,12 +266,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     fn set(&self, key: &K, value: NonZeroU64, when: When) -> Result<Option<NonZeroU64>, Error> {
         let wide = Wide::get();
         let place = Place::of::<LINES>(key.token());
-        loop {
-            match self.try_set(wide, key, place, value, when) {
-                Ok(done) => return done,
-                Err(Restart) => schedule::spin(),
-            }
-        }
+        until_done(|| self.try_set(wide, key, place, value, when))
     }
 
     #[inline(always)]
@@ -362,12 +352,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
         let (wide, place) = (Wide::get(), Place::of::<LINES>(key.token()));
-        loop {
-            match self.try_take(wide, key, place) {
-                Ok(done) => return done,
-                Err(Restart) => schedule::spin(),
-            }
-        }
+        until_done(|| self.try_take(wide, key, place))
     }
 
     #[inline(always)]

@@ -69,7 +69,7 @@ mod structure;
 mod versioned;
 
 use crate::counter::Counter;
-use crate::latch::{Latch, Latches, Locked, Place, Restart};
+use crate::latch::{Latch, Latches, Locked, Place, Restart, until_done};
 use crate::record::Record;
 use crate::scan::{bound_behind, gets_on_below, scan_leaves, scan_target, with_key};
 use crate::selective::When;
@@ -78,7 +78,7 @@ use crate::selective::router::Target;
 use crate::selective::structure::is_getting_sparse;
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, Write};
 pub(crate) use circular::Circular;
-use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
+use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident};
 pub(crate) use fast::Fast;
 pub(crate) use logged::Logged;
 pub(crate) use node::Node;
@@ -230,7 +230,6 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
                 return Ok(Err(self.damage(node, NO_NODE)));
             }
             // It is looked at again whether it is the top, before it is waited for longer.
-            schedule::rest();
             return Err(Restart);
         };
         let mut reached = Reached { at, version };
@@ -317,13 +316,8 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
     }
 
     #[inline(always)]
-    fn retry<T>(&self, mut attempt: impl FnMut() -> Attempt<T>) -> Result<T, Error> {
-        loop {
-            match attempt() {
-                Ok(result) => return result,
-                Err(Restart) => schedule::spin(),
-            }
-        }
+    fn retry<T>(&self, attempt: impl FnMut() -> Attempt<T>) -> Result<T, Error> {
+        until_done(attempt)
     }
 
     /// Latches the node of a level that a target is in; `None` if the tree is not so high.

@@ -16,6 +16,9 @@
 //! 1. in a pool that has been closed, the image is copied and checked. One that is damaged is none.
 //! 2. `image` := 0, persist, before anything changes: no opening to come finds what is no longer true.
 //! 3. the block is given back; where the pool is recovered, it is free because nobody reaches it.
+//!
+//! An image that is sound and contradicts the pool is an error of the opening that has taken it, and of no other. One of the two is damaged, and nobody can
+//! tell which; who has been told of it, and opens the pool again nonetheless, gets what the leaves say, as after a crash: it is for them to hold the data.
 
 use crate::Error;
 use everleaf_pmem::{Medium, Off, Pool, WORD, Word};

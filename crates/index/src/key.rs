@@ -75,6 +75,10 @@ pub trait Key: Ord + ToOwned<Owned: Send + Sync + Ord + Clone + Default + std::f
     fn indexes<M: Listed>() -> Vec<Entry<Self, M>>;
 }
 
+/// The upper bits of a product with it depend on all bits of the other factor: dense keys differ as much as others. Part of the format of indexes that place
+/// keys by it.
+pub(crate) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// The word that a leaf keeps of its low fence, and the block that the word links, to be sealed.
 pub type NewFence<'p, M> = (u64, Option<Fresh<'p, [Word], M>>);
 

@@ -31,8 +31,13 @@ const LOCKED: u64 = 1 << 63;
 /// What readers do not look at.
 const APPENDS: u64 = (VERSION - APPEND) | APPENDING;
 const SPINS: u32 = 128;
+/// Rounds, with those, until it is a device that is waited for, most likely: longer than any fence takes without one.
+const RESTS: u32 = SPINS + 64;
 
-/// What waits for another thread, which may be at a fence, or have no processor: each round takes a moment at first, and then lets others run.
+/// How often a reader is outrun by writers before he keeps them out. In builds that check, so seldom that schedules come to it.
+pub(crate) const OUTRUN: u32 = if schedule::IS_BUILT_IN { 2 } else { 32 };
+
+/// What waits for another thread, which may be at a fence, or have no processor: each round takes a moment at first, then lets others run, and then sleeps.
 #[derive(Default)]
 pub(crate) struct Patience(u32);
 
@@ -43,25 +48,38 @@ impl Patience {
         if self.0 < SPINS {
             self.0 += 1;
             schedule::spin();
-        } else {
+        } else if self.0 < RESTS {
+            self.0 += 1;
             schedule::rest();
+        } else {
+            schedule::sleep();
         }
     }
 }
 
-/// Tries until nobody is faster. Pinned where keys are in records: whoever has been led by one that was replaced or removed meanwhile reads the same key.
+/// Tries until nobody is faster.
+#[inline(always)]
+#[track_caller]
+pub(crate) fn until_done<T>(mut attempt: impl FnMut() -> Result<T, Restart>) -> T {
+    let mut patience = Patience::default();
+    loop {
+        match attempt() {
+            Ok(done) => return done,
+            Err(Restart) => patience.wait(),
+        }
+    }
+}
+
+/// The same, or until it fails. Pinned where keys are in records: whoever has been led by one that was replaced or removed meanwhile reads the same key.
 #[inline(always)]
 #[track_caller]
 pub(crate) fn retry<K: Key + ?Sized, M: Medium, T>(pool: &Pool<M>, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
     let _guard = (!K::WHOLE).then(|| pool.pin());
-    let mut patience = Patience::default();
-    loop {
-        match attempt() {
-            Ok(done) => return Ok(done),
-            Err(Stop::Failed(error)) => return Err(error),
-            Err(Stop::Restart) => patience.wait(),
-        }
-    }
+    until_done(|| match attempt() {
+        Ok(done) => Ok(Ok(done)),
+        Err(Stop::Failed(error)) => Ok(Err(error)),
+        Err(Stop::Restart) => Err(Restart),
+    })
 }
 
 /// What an optimistic step says when somebody else was faster: start again.
@@ -236,14 +254,17 @@ impl Latch {
         self.lock_from(self.try_read()?)
     }
 
-    /// Locks if nobody holds the lock at this moment, within a transaction of the processor: what others see of it, they see together with all else that is
-    /// stored there.
+    /// Locks if nobody holds the lock or appends at this moment, within a transaction of the processor: what others see of it, they see together with all else
+    /// that is stored there.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn lock_within(&self) -> Result<Locked<'_>, Restart> {
         let version = self.try_read()?;
         if schedule::slips(Slip::Lock) {
             return Ok(Locked { latch: self, version: version | LOCKED });
+        }
+        if version & APPENDING != 0 {
+            return Err(Restart);
         }
         self.0.store(version | LOCKED, Ordering::Relaxed);
         Ok(Locked { latch: self, version })
@@ -499,7 +520,7 @@ mod tests {
         let before = latch.read_idle().unwrap();
         let appending = latch.append_from(before).unwrap();
         let during = latch.read().unwrap();
-        assert!(latch.validate(before).is_ok() && latch.append_from(before).is_err() && latch.try_lock().is_err());
+        assert!(latch.validate(before).is_ok() && latch.append_from(before).is_err() && latch.try_lock().is_err() && latch.lock_within().is_err());
         drop(appending);
         assert!(latch.validate(before).is_ok() && latch.validate(during).is_ok());
         assert!(latch.lock_from(before).is_err() && latch.append_from(before).is_err() && latch.lock_from(during).is_err(), "something was appended since");

@@ -96,7 +96,8 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
     /// [`OrderedIndex::apply`] for a caller who fences: each write is visible when the call returns, and durable behind the next fence of its thread. Till
     /// then a crash may take back any of them, so whoever meets one must know, by what its value links, that it does not count yet, or no longer; and nothing
     /// that a write has replaced may be given up before. Nobody else may write any of the keys before the fence: a crash could leave one that is removed
-    /// twice, or take back a new one with what it was set to since. Where the structure does not allow it, a write is durable at once.
+    /// twice, or take back a new one with what it was set to since. Nor may the caller, by these writes or by others, add a key again that one of them removes.
+    /// Where the structure does not allow it, a write is durable at once.
     fn apply_unfenced(&self, writes: &[(&K, Write)], returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         self.apply(writes, returned)
     }

@@ -13,6 +13,7 @@ use crate::{Error, Key, OrderedIndex, volatile};
 use everleaf_pmem::{Medium, Pool, Reach, schedule};
 use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::thread::Builder;
 
 /// How to open an index again.
 pub struct Recovery<'a, M: Medium> {
@@ -100,10 +101,15 @@ pub(crate) fn in_shares<T: Sync, R: Send>(items: &[T], threads: usize, work: imp
     let (mine, others) = items.split_at(share);
     let work = &work;
     std::thread::scope(|scope| {
-        let workers: Vec<_> = others.chunks(share.max(1)).map(|share| scope.spawn(move || work(share))).collect();
+        let begin = |share| Builder::new().spawn_scoped(scope, move || work(share)).map_err(|_| share);
+        let workers: Vec<_> = others.chunks(share.max(1)).map(begin).collect();
         let mut done = vec![work(mine)?];
         for worker in workers {
-            done.push(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+            done.push(match worker {
+                Ok(worker) => worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?,
+                // The system gives no thread.
+                Err(share) => work(share)?,
+            });
         }
         Ok(done)
     })

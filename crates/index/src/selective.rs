@@ -40,9 +40,9 @@ mod waypoints;
 
 use crate::batch::{Fencing, STAGED_MAX, at_once};
 use crate::counter::Counter;
-use crate::latch::{Latch, Latches, Locked, Restart};
+use crate::latch::{Latch, Latches, Locked, OUTRUN, Patience, Restart, until_done};
 use crate::{Direction, Error, Key, OrderedIndex, Rebuilds, Relocated, Stats, Visit, Write};
-use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident, schedule};
+use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident};
 use leaf::{Change, Entry, LeafLayout, Pending, Written};
 use log::Logs;
 use router::{Fences, GROUP, Neighbours, Route, Router, Target, Way};
@@ -56,7 +56,7 @@ use std::time::Duration;
 pub use leaf::{FpLeaf, LbLeaf};
 pub(crate) use leaf::{IsleLeaf, NvLeaf, WbLeaf};
 pub(crate) use router::AnyRouter;
-pub use router::{Htm, Olc, Packed};
+pub use router::{Olc, Packed};
 use structure::{Room, Structure, merge_sparse};
 use waypoints::Waypoints;
 
@@ -179,17 +179,21 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     /// Reads the leaf of `target` until nobody has disturbed. What `read` concludes from a disturbed leaf, errors included, is thrown away.
     #[inline(always)]
     fn read<T>(&self, target: Target<'_, K>, mut start: Option<Route>, mut read: impl FnMut(&L, &Way<'_>) -> Result<T, Restart>) -> T {
-        loop {
-            let attempt = self.reach(target, &mut start).and_then(|reached| {
-                let result = read(reached.leaf, &reached.way)?;
-                reached.latch.validate(reached.version)?;
-                Ok(result)
-            });
-            match attempt {
-                Ok(result) => return result,
-                Err(Restart) => schedule::spin(),
+        let mut attempts = 0;
+        until_done(|| {
+            let Reached { way, leaf, latch, version } = self.reach(target, &mut start)?;
+            attempts += 1;
+            if attempts <= OUTRUN {
+                let result = read(leaf, &way)?;
+                latch.validate(version)?;
+                return Ok(result);
             }
-        }
+            // Writers have been faster again and again.
+            let lock = latch.lock_from(version)?;
+            let result = read(leaf, &way);
+            lock.release_unchanged();
+            result
+        })
     }
 
     #[inline(always)]
@@ -221,13 +225,10 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     /// Latches the leaf of `key`.
     fn hold(&self, key: &K) -> Held<'_, L> {
-        loop {
-            let attempt = self.reach(Target::At(key), &mut None);
-            match attempt.and_then(|Reached { way, leaf, latch, version }| Ok(Held { off: way.leaf, leaf, lock: latch.lock_from(version)? })) {
-                Ok(held) => return held,
-                Err(Restart) => schedule::spin(),
-            }
-        }
+        until_done(|| {
+            let Reached { way, leaf, latch, version } = self.reach(Target::At(key), &mut None)?;
+            Ok(Held { off: way.leaf, leaf, lock: latch.lock_from(version)? })
+        })
     }
 
     /// Finds `key`, and latches its leaf if `concerns` whether it is there. The leaf is searched first: what comes before the locked instruction runs under the
@@ -278,12 +279,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 
     fn set(&self, key: &K, value: NonZeroU64, when: When) -> Result<Option<NonZeroU64>, Error> {
+        let mut patience = Patience::default();
         loop {
-            let Ok(sought) = self.seek(key, |is_there| when.concerns(is_there)) else {
-                schedule::spin();
-                continue;
-            };
-            let (found, held) = sought?;
+            let (found, held) = until_done(|| self.seek(key, |is_there| when.concerns(is_there)))?;
             let old = found.map(|(_, old)| old);
             let Some(held) = held else { return Ok(old) };
             let (written, change) = match found {
@@ -292,7 +290,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             };
             if written == Written::Done {
                 drop(held.lock);
-            } else if !self.make_room(Pending { key, change }, held)? {
+            } else if !self.make_room(Pending { key, change }, held, &mut patience)? {
                 continue;
             }
             if old.is_none() {
@@ -304,25 +302,22 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     /// Makes room for a change; whether it has been made on the way. If not, it is to be tried again.
     #[cold]
-    fn make_room(&self, pending: Pending<'_, K>, held: Held<'_, L>) -> Result<bool, Error> {
+    fn make_room(&self, pending: Pending<'_, K>, held: Held<'_, L>, patience: &mut Patience) -> Result<bool, Error> {
         match L::Structure::make_room(self, pending, held)? {
             Room::Made => Ok(false),
             Room::Applied => Ok(true),
             Room::Prevented => {
                 // Who has the leaf before may be changing it too, or may have been put to sleep.
-                schedule::rest();
+                patience.wait();
                 Ok(false)
             }
         }
     }
 
     fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
+        let mut patience = Patience::default();
         loop {
-            let Ok(sought) = self.seek(key, |is_there| is_there) else {
-                schedule::spin();
-                continue;
-            };
-            let (Some((slot, old)), Some(mut held)) = sought? else { return Ok(None) };
+            let (Some((slot, old)), Some(mut held)) = until_done(|| self.seek(key, |is_there| is_there))? else { return Ok(None) };
             let left = held.leaf.count().saturating_sub(1);
             let is_sparse = L::Structure::is_sparse(left, L::CAPACITY);
             if is_sparse {
@@ -345,7 +340,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             let written = held.leaf.remove(&self.pool, slot)?;
             if written == Written::Done {
                 drop(held.lock);
-            } else if !self.make_room(Pending { key, change: Change::Remove }, held)? {
+            } else if !self.make_room(Pending { key, change: Change::Remove }, held, &mut patience)? {
                 continue;
             }
             self.keys.add(-1);
@@ -358,8 +353,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 
     fn compact_if_sparse(&self) {
-        if self.router.is_sparse() {
-            self.compact();
+        // Who has compacted the router looks for what has neighbours now, for all.
+        if self.router.is_sparse() && self.router.compact() {
+            self.merge_empty();
         }
     }
 

@@ -2,6 +2,8 @@
 //!
 //! A string is its length and its bytes, in atomic words of an [`Arena`], named by the number of its first word. A reader that comes too late finds some other
 //! string there, or a mixture, and its version check finds out. Number 0 is the empty string.
+//!
+//! A string takes a power of two of words, or one and a quarter, a half or three quarters of it: those of a size serve each other when they are given back.
 
 use crate::arena::Arena;
 use everleaf_pmem::schedule::{self, atomic::AtomicU64};
@@ -23,8 +25,10 @@ struct Free {
     by_size: HashMap<usize, Vec<u32>>,
 }
 
+/// What a string of so many bytes takes.
 fn size_in_words(length: usize) -> usize {
-    1 + length.div_ceil(8)
+    let size = 1 + length.div_ceil(8);
+    size.next_multiple_of(1 << size.ilog2().saturating_sub(2))
 }
 
 impl Strings {
@@ -145,5 +149,22 @@ mod tests {
         assert_eq!(strings.add(&vec![9; samples[7].len()]), numbers[7], "freed space is used again");
         strings.read(u32::MAX, &mut out);
         assert!(out.is_empty());
+    }
+
+    /// Prefixes that get longer and longer, of which there are never more than two.
+    #[test]
+    fn strings_of_ever_new_sizes_take_the_place_of_others() {
+        let strings = Strings::new();
+        let kept = |length: usize| strings.add(&vec![length as u8; length]);
+        let mut before = kept(1);
+        for length in 2..8_000 {
+            let number = kept(length);
+            let mut out = Vec::new();
+            strings.read(number, &mut out);
+            assert_eq!(out, vec![length as u8; length]);
+            strings.remove(std::mem::replace(&mut before, number));
+        }
+        let used = strings.free.lock().next;
+        assert!(used < 20_000, "two of each of forty sizes, up to a thousand words: {used}");
     }
 }

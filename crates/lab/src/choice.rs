@@ -1,4 +1,5 @@
-//! Which key an operation takes.
+//! Which key an operation takes. Zipf's law is over the keys that there are: YCSB's, over 10^10 places that are hashed and taken modulo the number of keys, is
+//! flatter.
 
 use crate::Error;
 use crate::keys::shuffled;

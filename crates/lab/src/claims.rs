@@ -135,11 +135,19 @@ fn index_of(name: &str) -> &str {
 /// An id that no claim has.
 pub fn judge(results: &Results, systems: &[String]) -> Result<Vec<Claim>, Error> {
     let evidence = Evidence(results);
-    let judge = |id: &String| {
-        let row = table::ROWS.iter().find(|row| row.id == id).ok_or_else(|| Error::Usage(format!("no claim has the id {id:?}")))?;
-        Ok(row.judge(&evidence, systems))
-    };
-    results.header.plan.claims.iter().map(judge).collect()
+    results.header.plan.claims.iter().map(|id| Ok(row(id)?.judge(&evidence, systems))).collect()
+}
+
+/// Whether there is a claim of each of these ids.
+///
+/// # Errors
+/// [`Error::Usage`], which tells one that no claim has.
+pub(crate) fn check(ids: &[String]) -> Result<(), Error> {
+    ids.iter().try_for_each(|id| row(id).map(drop))
+}
+
+fn row(id: &str) -> Result<&'static Row, Error> {
+    table::ROWS.iter().find(|row| row.id == id).ok_or_else(|| Error::Usage(format!("no claim has the id {id:?}")))
 }
 
 /// Judges the claims of a file again, by the rules of this version and by all that the file has, whether or not its run came to its end.

@@ -87,10 +87,11 @@ pub struct Work {
     /// What others are compared with, instead of the first: one of the systems
     #[arg(long, value_name = "NAME")]
     baseline: Option<String>,
-    /// Workloads of `lab list`
-    #[arg(long, default_value = "micro", value_delimiter = ',', value_name = "NAME,...")]
+    /// Workloads of `lab list`; if neither this nor a mix is given, micro
+    #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     workload: Vec<String>,
-    /// Another mix than that of the workload, such as search=95,update=5; one with delete among others gives each thread a share of the keys to itself
+    /// A mix such as search=95,update=5, done with keys that were loaded before, in one phase, `run`; for the rest as the first phase of the workload, if one
+    /// is given. One with delete among others gives each thread a share of the keys to itself
     #[arg(long, value_name = "MIX")]
     mix: Option<String>,
     /// Another choice of keys: uniform (each once, if there are enough), random (with repetition), sequential, zipfian, latest, zipfian:0.8
@@ -99,7 +100,7 @@ pub struct Work {
     /// Lookups or inserts in batches of so many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), conflicts_with = "dependent")]
     batch: Option<u32>,
-    /// Each lookup waits for the one before
+    /// Each lookup waits for the one before; for workloads whose phases all have lookups
     #[arg(long)]
     dependent: bool,
     /// Ascending keys, one behind the other, in what is loaded and in what is inserted; those that a lookup misses are below all of them
@@ -158,6 +159,9 @@ pub struct Work {
     output: Output,
 }
 
+/// What a mix is called that changes no workload.
+const MIX: &str = "mix";
+
 fn parse_key(text: &str) -> Result<KeyKind, String> {
     match text {
         "integer" => Ok(KeyKind::Integer),
@@ -188,7 +192,7 @@ impl Command {
             Self::Rerun { file, output } => {
                 let opened = File::open(&file).map_err(|source| Error::io("open", &file, source))?;
                 let plan = Results::read(BufReader::new(opened))?.header.plan;
-                warn_of_defaults(&plan);
+                defaults(&plan).iter().for_each(|warning| eprintln!("everleaf: {warning}"));
                 execute(plan, &output, &mut systems, stop)
             }
             Self::Reproduce { paper, claims, scale, rounds, seed, output } => {
@@ -202,11 +206,16 @@ impl Command {
     }
 }
 
-/// Files of before names told the index say only `store`: what that was is not known, and what it is now may be another.
-fn warn_of_defaults(plan: &Plan) {
-    for name in plan.experiments.iter().flat_map(|experiment| &experiment.systems).filter(|name| ON_INDEXES.contains(&name.as_str())) {
-        eprintln!("everleaf: the file does not say which index {name:?} was on; {} is measured now", everleaf::Options::default().index);
+/// What older files do not say, so that it may be another now: of `store`, the index; of files, the pages that they lay on.
+fn defaults(plan: &Plan) -> Vec<String> {
+    let names = plan.experiments.iter().flat_map(|experiment| &experiment.systems).filter(|name| ON_INDEXES.contains(&name.as_str()));
+    let index = everleaf::Options::default().index;
+    let mut warnings: Vec<String> = names.map(|name| format!("the file does not say which index {name:?} was on; {index} is measured now")).collect();
+    let mut cases = plan.experiments.iter().flat_map(|experiment| &experiment.cases);
+    if cases.any(|case| matches!(case.parameters.memory, Memory::Directory(_))) {
+        warnings.push("the file does not say on which pages its files lay, of 4 KiB in older ones; on a tmpfs they are of 2 MiB now".into());
     }
+    warnings
 }
 
 fn print(text: &str) -> Result<(), Error> {
@@ -222,8 +231,7 @@ fn list(systems: &[Box<dyn System>]) -> Result<(), Error> {
     text += "\nworkloads, and the bytes of keys and values if nothing else is asked for\n";
     for (name, what) in workload::WORKLOADS {
         let (key, value_bytes) = workload::records(name);
-        let key = if let KeyKind::Bytes(size) = key { size } else { 8 };
-        text += &format!("  {name:20}{:>8}  {what}\n", format!("{key}, {value_bytes}"));
+        text += &format!("  {name:20}{:>8}  {what}\n", format!("{}, {value_bytes}", key.bytes()));
     }
     text += "\nclaims, by paper\n";
     for (id, paper, what) in claims::list() {
@@ -238,6 +246,8 @@ fn execute(plan: Plan, output: &Output, systems: &mut Vec<Box<dyn System>>, stop
     let child = child::Program { path, arguments: vec!["lab".into(), "child".into()] };
     let command = std::env::args().collect();
     let mut run = Run { systems, command, stop: stop.as_ref(), child: Some(child), progress: std::io::stderr().is_terminal() };
+    // Before anything is created.
+    let plan = run.check(plan)?;
     if let Some(directory) = &output.report {
         fs::create_dir_all(directory).map_err(|source| Error::io("create", directory, source))?;
     }
@@ -247,16 +257,18 @@ fn execute(plan: Plan, output: &Output, systems: &mut Vec<Box<dyn System>>, stop
         None if output.json => Box::new(std::io::stdout()),
         None => Box::new(std::io::sink()),
     };
-    let results = run.plan(plan, &mut lines)?;
+    let (results, measured) = run.plan(plan, &mut lines)?;
     if let Some(directory) = &output.report {
         let written = report::write(&results, directory)?;
         eprintln!("everleaf: {}, {} figures", written.page.display(), written.figures);
     }
     match (output.json, &kept) {
-        (false, _) => print(&summary::text(&results)),
-        (true, None) => Ok(()),
-        (true, Some(path)) => print(&fs::read_to_string(path).map_err(|source| Error::io("read", path, source))?),
+        (false, _) => print(&summary::text(&results))?,
+        (true, None) => {}
+        (true, Some(path)) => print(&fs::read_to_string(path).map_err(|source| Error::io("read", path, source))?)?,
     }
+    measured?;
+    if results.end.is_some_and(|end| end.complete) { Ok(()) } else { Err(Error::Interrupted) }
 }
 
 /// Results of hours are not written over.
@@ -277,7 +289,8 @@ impl Work {
         }
         let memory = self.directory.clone().map_or(Memory::Anonymous, if self.small_pages { Memory::SmallPages } else { Memory::Directory });
         let mut cases = Vec::new();
-        for (measure, name) in measures.iter().flat_map(|measure| self.workload.iter().map(move |name| (*measure, name))) {
+        let workloads = self.workloads();
+        for (measure, name) in measures.iter().flat_map(|measure| workloads.iter().map(move |name| (*measure, *name))) {
             let (key, value_bytes) = if all_take_strings { workload::records(name) } else { workload::INTEGERS };
             let (key, value_bytes) = (self.key.unwrap_or(key), self.value_bytes.unwrap_or(value_bytes));
             let sizes = self.keys.iter().flat_map(|keys| self.threads.iter().map(move |threads| (*keys, *threads)));
@@ -313,7 +326,7 @@ impl Work {
         let figure = Figure { shape, horizontal: horizontal.into(), vertical: vertical.into(), phases: Vec::new() };
         let experiment = Experiment {
             id: "run".into(),
-            title: format!("Workload {}", self.workload.join(", ")),
+            title: format!("Workload {}", workloads.join(", ")),
             systems: self.systems.clone(),
             baseline: self.baseline.clone(),
             cases,
@@ -322,11 +335,28 @@ impl Work {
         Ok(Plan { experiments: vec![experiment], claims: Vec::new(), rounds: self.rounds, seed: self.seed })
     }
 
+    /// The names of the workloads, of which that of a mix alone is none of the list.
+    fn workloads(&self) -> Vec<&str> {
+        match (self.workload.as_slice(), &self.mix) {
+            ([], None) => vec!["micro"],
+            ([], Some(_)) => vec![MIX],
+            (names, _) => names.iter().map(String::as_str).collect(),
+        }
+    }
+
     /// The workload as the options change it.
     fn workload(&self, name: &str, measure: Measure) -> Result<Workload, Error> {
-        let mut workload = workload::find(name)?;
-        // Of what takes space, or is opened again, only what is there at the end counts.
-        if matches!(measure, Measure::Space | Measure::Recovery) {
+        let mut workload = if name == MIX && self.mix.is_some() { Workload { name: MIX.into(), ..workload::find("search")? } } else { workload::find(name)? };
+        if let Some(mix) = &self.mix {
+            // Whatever there was of phases, their names would say something else.
+            workload.load.get_or_insert(Load { order: Order::Random, fill: None });
+            workload.phases.truncate(1);
+            workload.phases.iter_mut().try_for_each(|phase| {
+                (phase.name, phase.mix) = ("run".into(), workload::parse_mix(mix)?);
+                Ok::<_, Error>(())
+            })?;
+        } else if matches!(measure, Measure::Space | Measure::Recovery) {
+            // Of what takes space, or is opened again, only what is there at the end counts.
             workload.phases.retain(|phase| phase.mix.delete == 0.0);
         }
         if let Some(fill) = self.fill {
@@ -346,9 +376,6 @@ impl Work {
             workload.name = format!("{}, {change}", workload.name);
         }
         for phase in &mut workload.phases {
-            if let Some(mix) = &self.mix {
-                phase.mix = workload::parse_mix(mix)?;
-            }
             if let Some(distribution) = &self.distribution {
                 phase.distribution = workload::parse_distribution(distribution)?;
             }
@@ -435,6 +462,62 @@ mod tests {
             assert!(plan(&format!("--measure {measure}")).is_ok());
         }
         assert!(plan("--measure time,counts --write-latency 300").is_ok());
+    }
+
+    /// The example of the help failed with the workload that there is by default, whose phases all became that mix, under the names that they had.
+    #[test]
+    fn a_mix_is_one_phase_on_keys_that_were_loaded() {
+        for (options, name) in
+            [("", "mix, search=95,update=5"), ("--workload micro", "micro, search=95,update=5"), ("--workload ycsb-a", "ycsb-a, search=95,update=5")]
+        {
+            let plan = plan(&format!("--mix search=95,update=5 {options}")).unwrap();
+            let [Case { workload, parameters }] = &plan.experiments[0].cases[..] else { panic!("{plan:?}") };
+            let [phase] = &workload.phases[..] else { panic!("{workload:?}") };
+            assert!(workload.name == name && workload.load.is_some() && phase.name == "run" && phase.measured, "{workload:?}");
+            assert_eq!((phase.mix.search, phase.mix.update, phase.mix.insert), (95.0, 5.0, 0.0));
+            assert_eq!(phase.distribution == crate::plan::Distribution::Zipfian(0.99), options.contains("ycsb"));
+            assert!(crate::driver::check(&Case { workload: workload.clone(), parameters: parameters.clone() }).is_ok());
+        }
+        assert_eq!(plan("").unwrap().experiments[0].cases[0].workload.name, "micro");
+        assert!(plan("--workload mix").is_err());
+    }
+
+    /// Inserts were called dependent that wait for nothing, and deletes of keys that come again ended the run by wrong answers; an exponent without an end was
+    /// a run without one.
+    #[test]
+    fn what_makes_no_sense_of_options_is_refused() {
+        let check = |options: &str| plan(options).unwrap().experiments[0].cases.iter().try_for_each(crate::driver::check);
+        for (options, why) in [
+            ("--dependent", "phase insert looks up nothing"),
+            ("--distribution zipfian", "phase delete only deletes"),
+            ("--workload delete --distribution random", "phase delete only deletes"),
+            ("--workload search --distribution zipfian:inf", "exponent inf"),
+            ("--workload search --distribution latest:11", "exponent 11"),
+            ("--workload search --operations 18446744073709551615", "18446744073709551615 operations"),
+            ("--workload load --mix delete=1 --operations 1000001", "deletes 1000001 of 1000000 keys"),
+        ] {
+            assert!(matches!(check(options), Err(Error::Usage(message)) if message.contains(why)), "{options}");
+        }
+        for options in ["--dependent --workload search,ycsb-f", "--workload delete --distribution sequential", "--workload search --distribution zipfian:0"] {
+            assert!(check(options).is_ok(), "{options}");
+        }
+    }
+
+    /// Files of before huge pages were the rule were measured again on other pages, and nobody was told.
+    #[test]
+    fn what_older_files_do_not_say_is_told() {
+        let plan = |memory| {
+            let mut plan = plan("--systems store,isle").unwrap();
+            plan.experiments[0].cases[0].parameters.memory = memory;
+            plan
+        };
+        let directory = || std::path::PathBuf::from("/dev/shm");
+        assert!(defaults(&plan(Memory::Directory(directory())))[1].contains("pages"));
+        let [warning] = &defaults(&plan(Memory::SmallPages(directory())))[..] else { panic!("more than one") };
+        assert!(warning.contains("\"store\""), "{warning}");
+        let Plan { mut experiments, .. } = plan(Memory::HugePages(directory()));
+        experiments[0].systems.remove(0);
+        assert!(defaults(&Plan { experiments, ..Plan::default() }).is_empty());
     }
 
     #[test]

@@ -9,7 +9,7 @@
 mod worker;
 
 use crate::keys::{KEY_COUNT_MAX, Keys, Population, version_of};
-use crate::plan::{Access, Case, Load, Measure, Memory, Mix, Parameters, Phase};
+use crate::plan::{Access, Case, Distribution, KeyKind, Load, Measure, Memory, Mix, Parameters, Phase};
 use crate::result::{Metric, metric};
 use crate::{Capabilities, Error, Instance, Setting, Shutdown, System, child, workload};
 use everleaf_index::Rebuilds;
@@ -30,6 +30,10 @@ pub type Metrics = BTreeMap<String, Metric>;
 
 /// Shares of leaves that can be filled by loading in bulk.
 const FILLS: RangeInclusive<f64> = 0.1..=1.0;
+/// Exponents of Zipf's law. The larger ones take one key nearly always.
+const EXPONENTS: RangeInclusive<f64> = 0.0..=10.0;
+/// Most operations of a phase: months of them.
+const OPERATIONS_MAX: u64 = 1 << 40;
 /// As many operations of a tree take as long as a request through a socket, about: a client that waits for each has one in 70 us, and several, which keep the
 /// processors awake, have one in 8 to 30.
 const REQUEST: u64 = 64;
@@ -61,7 +65,7 @@ impl Context<'_> {
 pub(crate) fn obstacle(case: &Case, capabilities: &Capabilities) -> Option<&'static str> {
     let Case { workload, parameters } = case;
     let needs_scans = workload.phases.iter().any(|phase| phase.mix.scan > 0.0);
-    let odd = parameters.key != crate::plan::KeyKind::Integer || parameters.value_bytes != 8;
+    let odd = parameters.key != KeyKind::Integer || parameters.value_bytes != 8;
     let fill = workload.load.is_some_and(|load| load.fill.is_some());
     [
         (needs_scans && !capabilities.scans, "it has no scans"),
@@ -93,7 +97,10 @@ pub fn run(system: &dyn System, case: &Case, context: Context<'_>) -> Result<Vec
 }
 
 /// What `case` will hold at most, and whether its phases go together.
-fn check(case: &Case) -> Result<(), Error> {
+///
+/// # Errors
+/// [`Error::Usage`], which says why it makes no sense.
+pub(crate) fn check(case: &Case) -> Result<(), Error> {
     let Case { workload, parameters } = case;
     let wrong = |message: String| Err(Error::Usage(format!("workload {}: {message}", workload.name)));
     if parameters.keys == 0 || keys_max(case) >= KEY_COUNT_MAX {
@@ -105,10 +112,11 @@ fn check(case: &Case) -> Result<(), Error> {
     if !(1..=THREADS_MAX).contains(&parameters.threads) {
         return wrong(format!("{} threads; from 1 to {THREADS_MAX} are possible", parameters.threads));
     }
-    if let crate::plan::KeyKind::Bytes(size) = parameters.key
-        && size < 8
-    {
-        return wrong(format!("keys of {size} bytes; the least are 8, so that enough of them differ"));
+    if parameters.key.bytes() < 8 {
+        return wrong(format!("keys of {} bytes; the least are 8, so that enough of them differ", parameters.key.bytes()));
+    }
+    if let Err(message) = parameters.domain.parse::<Domain>() {
+        return wrong(message);
     }
     if parameters.write_latency_ns > 0 && ![Domain::Adr.name(), Domain::Eadr.name()].contains(&parameters.domain.as_str()) {
         return wrong(format!("writes cannot be slowed down in domain {}, where no line is written back", parameters.domain));
@@ -121,11 +129,29 @@ fn check(case: &Case) -> Result<(), Error> {
     {
         return wrong(format!("leaves filled to {fill}; from {} to {} is possible", FILLS.start(), FILLS.end()));
     }
+    // As many keys as there can be at most.
+    let mut count = if workload.load.is_some() { parameters.keys } else { 0 };
     for (at, phase) in workload.phases.iter().enumerate() {
-        if phase.operations == Some(0) {
-            return wrong(format!("phase {} has no operation, and what is told of each would be no number", phase.name));
+        let operations = operations(phase, parameters);
+        if !(1..=OPERATIONS_MAX).contains(&operations) {
+            return wrong(format!("phase {} has {operations} operations; from 1 to {OPERATIONS_MAX} are possible", phase.name));
         }
-        if phase.mix.delete > 0.0 && !is_shared_out(&phase.mix) && operations(phase, parameters) < parameters.keys && at + 1 < workload.phases.len() {
+        if let Some(why) = lack(phase, operations, count) {
+            return wrong(why);
+        }
+        count = if phase.mix.insert > 0.0 { count + operations } else { count };
+        if let Distribution::Zipfian(exponent) | Distribution::Latest(exponent) = phase.distribution
+            && !EXPONENTS.contains(&exponent)
+        {
+            return wrong(format!("phase {}: Zipf's law with exponent {exponent}; from {} to {} is possible", phase.name, EXPONENTS.start(), EXPONENTS.end()));
+        }
+        let are_removed = phase.mix.delete > 0.0 && !is_shared_out(&phase.mix);
+        if are_removed && !matches!(phase.distribution, Distribution::Uniform | Distribution::Sequential) {
+            return wrong(format!("phase {} only deletes, each key once: its distribution is uniform or sequential, as others take keys again", phase.name));
+        }
+        // Which are left is known if none are.
+        count = if are_removed { 0 } else { count };
+        if are_removed && operations < parameters.keys && at + 1 < workload.phases.len() {
             return wrong(format!("phase {} leaves some keys, nobody knows which, and is not the last", phase.name));
         }
         let shares = shares(&phase.mix);
@@ -137,8 +163,22 @@ fn check(case: &Case) -> Result<(), Error> {
         if matches!(phase.access, Access::Batch(size) if size == 0 || kinds > 1 || batches <= 0.0) {
             return wrong(format!("phase {}: batches are of lookups alone, or of inserts alone", phase.name));
         }
+        if phase.access == Access::Dependent && phase.mix.search + phase.mix.modify <= 0.0 {
+            return wrong(format!("phase {} looks up nothing that a next operation could depend on", phase.name));
+        }
     }
     Ok(())
+}
+
+/// Which keys a phase needs that are not there; `None` if `count` are enough.
+fn lack(phase: &Phase, operations: u64, count: u64) -> Option<String> {
+    let mix = &phase.mix;
+    let uses_keys = mix.search + mix.update + mix.delete + mix.scan + mix.modify > 0.0;
+    if uses_keys && count == 0 {
+        return Some(format!("phase {} needs keys, and there are none", phase.name));
+    }
+    let is_too_much = mix.delete > 0.0 && !is_shared_out(mix) && operations > count;
+    is_too_much.then(|| format!("phase {} deletes {operations} of {count} keys", phase.name))
 }
 
 /// Whether each thread works on a share of the keys that is its own: keys go away and come back, and only who does that knows which are there.
@@ -175,10 +215,10 @@ pub(crate) struct Place(Option<tempfile::TempDir>);
 
 impl Place {
     pub(crate) fn new(memory: &Memory, needs_file: bool) -> Result<Self, Error> {
-        let parent = match memory {
-            Memory::Directory(path) | Memory::SmallPages(path) => path.clone(),
-            Memory::Anonymous if needs_file => memory_directory(),
-            Memory::Anonymous => return Ok(Self(None)),
+        let parent = match memory.directory() {
+            Some(path) => path.to_owned(),
+            None if needs_file => memory_directory(),
+            None => return Ok(Self(None)),
         };
         let directory = tempfile::Builder::new().prefix("everleaf-lab").tempdir_in(&parent);
         Ok(Self(Some(directory.map_err(|source| Error::io("create a directory in", &parent, source))?)))
@@ -205,7 +245,10 @@ fn setting(case: &Case, directory: Option<PathBuf>) -> Result<Setting, Error> {
 
 /// How one was created, for those who describe it.
 pub(crate) fn describe(system: &dyn System, case: &Case) -> Result<String, Error> {
-    Ok(system.durability(&setting(case, None)?))
+    let Parameters { memory, measure, .. } = &case.parameters;
+    let has_file = system.capabilities().needs_files || matches!(measure, Measure::Space | Measure::Recovery);
+    let directory = memory.directory().map(Path::to_owned).or_else(|| has_file.then(memory_directory));
+    Ok(system.durability(&setting(case, directory)?))
 }
 
 /// Creates and loads; what it holds.
@@ -288,12 +331,9 @@ fn run_phase(
 ) -> Result<Metrics, Error> {
     let operations = operations(phase, parameters);
     let mix = &phase.mix;
-    let uses_keys = mix.search + mix.update + mix.delete + mix.scan + mix.modify > 0.0;
-    if uses_keys && population.count() == 0 {
-        return Err(Error::Usage(format!("phase {} needs keys, and there are none", phase.name)));
-    }
-    if mix.delete > 0.0 && !is_shared_out(mix) && operations > population.count() {
-        return Err(Error::Usage(format!("phase {} deletes {operations} of {} keys", phase.name, population.count())));
+    // A mix may have inserted fewer than it could.
+    if let Some(why) = lack(phase, operations, population.count()) {
+        return Err(Error::Usage(why));
     }
     let marked = parameters.threads == 1 && parameters.measure != Measure::Time && mix.insert > 0.0 && phase.access == Access::Independent;
     let insert_base = if mix.insert > 0.0 { population.reserve(phase.order, operations) } else { 0 };

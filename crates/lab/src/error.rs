@@ -44,6 +44,9 @@ pub enum Error {
         /// What is wrong with it.
         message: String,
     },
+    /// Whoever runs it has stopped it.
+    #[error("interrupted; what was measured until then stands")]
+    Interrupted,
     /// A file, another program, the system.
     #[error("{action}: {source}")]
     Io {

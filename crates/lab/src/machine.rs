@@ -65,6 +65,11 @@ pub fn file_system(path: &Path) -> String {
     above.max_by_key(|(length, _)| *length).map_or_else(|| "an unknown file system".into(), |(_, kind)| kind.to_owned())
 }
 
+/// Whether a program of that name is on the PATH.
+pub fn is_installed(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
+}
+
 /// Private memory of this process in bytes: not files, not shared memory.
 pub(crate) fn private_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;

@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 use everleaf_pmem::Domain;
 use serde::{Deserialize, Deserializer, Serialize};
+use std::path::{Path, PathBuf};
 
 /// All of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -144,7 +145,8 @@ pub enum Distribution {
     Random,
     /// In the order in which they came, each thread its part; of scans: one behind the other, each thread from the first key on.
     Sequential,
-    /// Few very often, spread over all keys that were there before the phase, by Zipf's law with this exponent; YCSB's is 0.99. In a mix with deletes each
+    /// Few very often, spread over all keys that were there before the phase, by Zipf's law over them with this exponent, 0.99 for YCSB's mixes. (YCSB itself
+    /// draws from ten thousand million places and takes them modulo the number of keys, so that its first keys come less often.) In a mix with deletes each
     /// thread has its own few, and the last of its keys takes the place of one that is deleted.
     Zipfian(f64),
     /// The keys inserted last most often, by Zipf's law with this exponent.
@@ -244,7 +246,42 @@ pub enum Measure {
     Instructions,
 }
 
+impl Parameters {
+    /// One of them in words, by its name here; prefaulting is told with the memory.
+    pub(crate) fn describe(&self, name: &str) -> String {
+        let Self { keys, key, value_bytes, threads, write_latency_ns, domain, memory, prefault, scan_length, .. } = self;
+        match name {
+            "keys" => format!("{keys} keys"),
+            "threads" => format!("{threads} {}", if *threads == 1 { "thread" } else { "threads" }),
+            "write_latency_ns" => format!("{write_latency_ns}\u{a0}ns added to each line written back"),
+            "value_bytes" => format!("values of {value_bytes}\u{a0}B"),
+            "key" => match key {
+                KeyKind::Integer => "integer keys of 8\u{a0}B".into(),
+                KeyKind::Bytes(bytes) => format!("string keys of {bytes}\u{a0}B"),
+            },
+            "domain" => format!("domain {domain}"),
+            "scan_length" => format!("scans of {scan_length}"),
+            _ => {
+                let memory = memory.files().unwrap_or_else(|| "memory without a file".into());
+                if *prefault { format!("{memory}, touched before") } else { memory }
+            }
+        }
+    }
+}
+
 impl Measure {
+    /// For people.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Time => "time",
+            Self::Latency => "latency of each operation",
+            Self::Counts => "counts",
+            Self::Space => "space",
+            Self::Recovery => "recovery",
+            Self::Instructions => "instructions",
+        }
+    }
+
     /// Whether it is counted, not timed: one round is enough, as it hardly varies.
     pub(crate) fn is_counted(self) -> bool {
         matches!(self, Self::Counts | Self::Space | Self::Instructions)
@@ -266,16 +303,28 @@ pub enum KeyKind {
     Bytes(u16),
 }
 
+impl KeyKind {
+    /// Size of a key in bytes.
+    pub fn bytes(self) -> u16 {
+        match self {
+            Self::Integer => 8,
+            Self::Bytes(size) => size,
+        }
+    }
+}
+
 /// Where persistent data lie.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Memory {
     /// Memory without a file; systems that need files have them on `/dev/shm`.
     Anonymous,
-    /// Files in this directory.
-    Directory(std::path::PathBuf),
-    /// Files in this directory, those of pools on pages as the file system makes them unasked, not of 2 MiB.
-    SmallPages(std::path::PathBuf),
+    /// Files in this directory: what is asked for, and all that older files say. A run writes down one of the following instead.
+    Directory(PathBuf),
+    /// The same, those of pools on pages of 2 MiB, where that can be had.
+    HugePages(PathBuf),
+    /// The same, those of pools on pages as the file system makes them unasked.
+    SmallPages(PathBuf),
 }
 
 impl Memory {
@@ -284,13 +333,18 @@ impl Memory {
         !matches!(self, Self::SmallPages(_))
     }
 
-    /// Where files lie, for people; `None` without any.
-    pub(crate) fn files(&self) -> Option<String> {
+    /// Where files lie, if they do.
+    pub(crate) fn directory(&self) -> Option<&Path> {
         match self {
             Self::Anonymous => None,
-            Self::Directory(path) => Some(format!("files in {}", path.display())),
-            Self::SmallPages(path) => Some(format!("files in {} on small pages", path.display())),
+            Self::Directory(path) | Self::HugePages(path) | Self::SmallPages(path) => Some(path),
         }
+    }
+
+    /// The same, for people.
+    pub(crate) fn files(&self) -> Option<String> {
+        let pages = if self.has_huge_pages() { "" } else { " on small pages" };
+        self.directory().map(|path| format!("files in {}{pages}", path.display()))
     }
 }
 

@@ -11,8 +11,9 @@
 //!
 //! Each line is written as a whole as soon as it is known, so a file is good at any moment.
 
+use crate::Error;
 use crate::plan::{Parameters, Plan};
-use crate::{Error, Samples};
+use crate::samples::Rounds;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
@@ -119,7 +120,7 @@ pub mod metric {
     pub const P99: &str = "p99";
     /// 999 of 1,000 took at most so long: `ns`.
     pub const P999: &str = "p99.9";
-    /// Calls that flush, each of one or more lines: `1/op`.
+    /// Calls that write lines back, one or more: `1/op`.
     pub const FLUSHES: &str = "flushes";
     /// Lines flushed: `1/op`.
     pub const LINES_FLUSHED: &str = "lines flushed";
@@ -265,7 +266,7 @@ impl Verdict {
 /// How the run ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct End {
-    /// Whether everything was done; false after Ctrl-C.
+    /// Whether everything was done; false after Ctrl-C, and after a failure.
     pub complete: bool,
     /// How long it took.
     pub seconds: f64,
@@ -313,13 +314,29 @@ impl Line {
 }
 
 impl Results {
+    /// Those of which nothing is there yet but the header.
+    pub fn new(header: Header) -> Self {
+        Self { header, memory: Vec::new(), measurements: Vec::new(), skipped: Vec::new(), claims: Vec::new(), end: None }
+    }
+
+    /// Adds what a line tells, which is none of another header.
+    pub fn add(&mut self, line: Line) {
+        match line {
+            Line::Header(header) => self.header = *header,
+            Line::Memory(costs) => self.memory.push(costs),
+            Line::Measurement(measurement) => self.measurements.push(*measurement),
+            Line::Skipped(skipped) => self.skipped.push(*skipped),
+            Line::Claim(claim) => self.claims.push(claim),
+            Line::End(end) => self.end = Some(end),
+        }
+    }
+
     /// Reads a result file. A last line that was cut off is left out.
     ///
     /// # Errors
     /// [`Error::Result`] for what is no result file, or one of another format.
     pub fn read(mut from: impl BufRead) -> Result<Self, Error> {
-        let (mut header, mut memory, mut measurements, mut skipped, mut claims, mut end) = (None, Vec::new(), Vec::new(), Vec::new(), Vec::new(), None);
-        let mut text = Vec::new();
+        let (mut results, mut text) = (None::<Self>, Vec::new());
         for number in 1.. {
             text.clear();
             from.read_until(b'\n', &mut text).map_err(|source| Error::Io { action: "read a result file".into(), source })?;
@@ -330,30 +347,29 @@ impl Results {
             let line = match serde_json::from_slice(&text) {
                 Ok(line) => line,
                 // Whoever wrote it was stopped in its middle.
-                Err(_) if header.is_some() && text.last() != Some(&b'\n') => break,
+                Err(_) if results.is_some() && text.last() != Some(&b'\n') => break,
                 Err(error) => return Err(wrong(told(&error))),
             };
-            match line {
-                Line::Header(found) if header.is_none() && found.format == FORMAT => header = Some(*found),
-                Line::Header(found) if header.is_none() => return Err(wrong(format!("format {} instead of {FORMAT}", found.format))),
-                _ if header.is_none() => return Err(wrong("the first line is not a header".into())),
-                Line::Header(_) => return Err(wrong("a second header".into())),
-                Line::Memory(costs) => memory.push(costs),
-                Line::Measurement(measurement) => measurements.push(*measurement),
-                Line::Skipped(found) => skipped.push(*found),
-                Line::Claim(claim) => claims.push(claim),
-                Line::End(found) => end = Some(found),
+            match (&mut results, line) {
+                (None, Line::Header(found)) if found.format == FORMAT => results = Some(Self::new(*found)),
+                (None, Line::Header(found)) => return Err(wrong(format!("format {} instead of {FORMAT}", found.format))),
+                (None, _) => return Err(wrong("the first line is not a header".into())),
+                (Some(_), Line::Header(_)) => return Err(wrong("a second header".into())),
+                (Some(results), line) => results.add(line),
             }
         }
-        let header = header.ok_or(Error::Result { line: 1, message: "the file is empty".into() })?;
-        Ok(Self { header, memory, measurements, skipped, claims, end })
+        results.ok_or(Error::Result { line: 1, message: "the file is empty".into() })
     }
 
-    /// What memory cost by that name: the median of the rounds of an experiment, or, if that has none, at the beginning.
-    pub(crate) fn memory_cost(&self, experiment: &str, name: &str) -> Option<f64> {
+    /// What memory cost by that name in each round of an experiment; or, if that has none, at the beginning, as if in each. `None` if it was not measured.
+    pub(crate) fn memory_costs(&self, experiment: &str, name: &str) -> Option<Rounds> {
         let of = self.memory.iter().filter(|costs| costs.experiment == experiment);
-        let samples: Samples = of.filter_map(|costs| costs.raw_ns.get(name).copied()).collect();
-        Some(samples.median()).filter(|median| median.is_finite()).or_else(|| self.header.machine.raw_ns.get(name).copied())
+        let measured: Rounds = of.filter_map(|costs| Some((costs.round, *costs.raw_ns.get(name)?))).collect();
+        if measured != Rounds::default() {
+            return Some(measured);
+        }
+        let first = *self.header.machine.raw_ns.get(name)?;
+        Some((0..self.header.plan.rounds).map(|round| (round, first)).collect())
     }
 }
 

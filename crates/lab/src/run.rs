@@ -1,6 +1,7 @@
 //! Runs a plan: systems take turns, every figure is written as soon as it is there.
 //!
 //! ```text
+//! check all cases and claims                    before a line is written
 //! for each experiment
 //!     warm up                                   each system once, with a tenth of the keys, or all where claims are judged; not recorded
 //!     for each round
@@ -10,7 +11,8 @@
 //! ```
 //!
 //! So all systems of a case are measured within seconds of each other, five times or more, minutes apart: what the machine does meanwhile hits all of them.
-//! What is counted, not timed, is done in the first round alone: it hardly varies, and no spread is told of it.
+//! What is counted, not timed, is done in the first round alone: it hardly varies, and no spread is told of it. A failure, like Ctrl-C, ends the measuring
+//! alone: claims are judged by what there is, and the file gets its end.
 
 use crate::driver::{self, Context, Place};
 use crate::plan::{Case, Experiment, Measure, Memory, Plan};
@@ -51,13 +53,14 @@ const WARM_UP: (u64, u64) = (10, 500);
 const WARM_UP_OF_CLAIMS: u64 = 4 * claims::Scale::DEFAULT.0;
 
 impl Run<'_> {
-    /// Measures everything, and writes every line to `out`.
+    /// Measures everything, and writes every line to `out`. What has failed in the middle leaves what was measured before, and is told beside it: by a system,
+    /// or by wrong answers of it.
     ///
     /// # Errors
-    /// An unknown system, before anything is measured; whatever a system fails by; wrong answers; an `out` that takes no more.
-    pub fn plan(&mut self, mut plan: Plan, out: &mut dyn Write) -> Result<Results, Error> {
+    /// Those of [`Run::check`]; memory that cannot be measured; an `out` that takes no more.
+    pub fn plan(&mut self, plan: Plan, out: &mut dyn Write) -> Result<(Results, Result<(), Error>), Error> {
         let start = Instant::now();
-        self.spell_out(&mut plan)?;
+        let plan = self.check(plan)?;
         let progress = self.bar(&plan);
         progress.set_message("memory");
         let mut machine = Machine::this();
@@ -66,23 +69,30 @@ impl Run<'_> {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let header = Header { format: FORMAT, version, command: self.command.clone(), started, machine, plan };
         Line::Header(Box::new(header.clone())).write(out)?;
-        let mut results = Results { header, memory: Vec::new(), measurements: Vec::new(), skipped: Vec::new(), claims: Vec::new(), end: None };
-        for experiment in results.header.plan.experiments.clone() {
-            self.experiment(&experiment, &mut results, &progress, out)?;
-        }
+        let mut taken = Taken { results: Results::new(header), out };
+        let experiments = taken.results.header.plan.experiments.clone();
+        let measured = experiments.iter().try_for_each(|experiment| self.experiment(experiment, &mut taken, &progress));
         progress.finish_and_clear();
-        let names = crate::names(self.systems);
-        for claim in claims::judge(&results, &names)? {
-            Line::Claim(claim.clone()).write(out)?;
-            results.claims.push(claim);
+        for claim in claims::judge(&taken.results, &crate::names(self.systems))? {
+            taken.add(Line::Claim(claim))?;
         }
-        let end = End { complete: !self.context(0).stopped(), seconds: start.elapsed().as_secs_f64() };
-        Line::End(end.clone()).write(out)?;
-        results.end = Some(end);
-        Ok(results)
+        let complete = measured.is_ok() && !self.context(0).stopped();
+        taken.add(Line::End(End { complete, seconds: start.elapsed().as_secs_f64() }))?;
+        Ok((taken.results, measured))
     }
 
-    /// Writes into the plan what will be done, so that it says the same when it is read again: names in full, and what counts are taken with.
+    /// Whether a plan can be done, before anything is; and the plan with all in it that will be done, so that it says the same when it is read again.
+    ///
+    /// # Errors
+    /// An unknown system, or one to be compared with that is not measured; a case that makes no sense; an id that no claim has.
+    pub fn check(&mut self, mut plan: Plan) -> Result<Plan, Error> {
+        self.spell_out(&mut plan)?;
+        plan.experiments.iter().flat_map(|experiment| &experiment.cases).try_for_each(driver::check)?;
+        claims::check(&plan.claims)?;
+        Ok(plan)
+    }
+
+    /// Writes into the plan what will be done: names in full, what counts are taken with, on which pages files lie.
     fn spell_out(&mut self, plan: &mut Plan) -> Result<(), Error> {
         for experiment in &mut plan.experiments {
             for name in experiment.systems.iter_mut().chain(&mut experiment.baseline) {
@@ -100,6 +110,9 @@ impl Run<'_> {
                 }
                 if !case.parameters.measure.is_slowed() {
                     case.parameters.write_latency_ns = 0;
+                }
+                if let Memory::Directory(path) = case.parameters.memory {
+                    case.parameters.memory = Memory::HugePages(path);
                 }
                 if !cases.contains(&case) {
                     cases.push(case);
@@ -122,16 +135,16 @@ impl Run<'_> {
         ProgressBar::new(plan.experiments.iter().map(|experiment| steps(experiment, plan, self.systems.as_slice())).sum()).with_style(style)
     }
 
-    fn experiment(&self, experiment: &Experiment, results: &mut Results, progress: &ProgressBar, out: &mut dyn Write) -> Result<(), Error> {
-        let Plan { rounds, seed, .. } = results.header.plan;
+    fn experiment(&self, experiment: &Experiment, taken: &mut Taken<'_>, progress: &ProgressBar) -> Result<(), Error> {
+        let Plan { rounds, seed, .. } = taken.results.header.plan;
         let systems: Vec<&dyn System> =
             experiment.systems.iter().filter_map(|name| self.systems.iter().find(|system| system.name() == name)).map(AsRef::as_ref).collect();
         for (system, case) in systems.iter().flat_map(|system| experiment.cases.iter().map(move |case| (system, case))) {
             if let Some(why) = driver::obstacle(case, &system.capabilities()) {
-                skip(experiment, case, *system, why.into(), results, out)?;
+                taken.skip(experiment, case, *system, why.into())?;
             }
         }
-        if let Some(case) = warm_up(experiment, least_of(&results.header.plan)) {
+        if let Some(case) = warm_up(experiment, least_of(&taken.results.header.plan)) {
             for system in &systems {
                 if driver::obstacle(&case, &system.capabilities()).is_none() && !self.context(seed).stopped() {
                     progress.set_message(format!("{}, warm-up, {}", experiment.id, system.name()));
@@ -151,9 +164,7 @@ impl Run<'_> {
             let timed = experiment.cases.iter().filter(|case| !case.parameters.measure.is_counted());
             if timed.clone().next().is_some() && !self.context(seed).stopped() {
                 let raw_ns = measure_memory(timed, seed + u64::from(round))?;
-                let costs = MemoryCosts { experiment: experiment.id.clone(), round, raw_ns };
-                Line::Memory(costs.clone()).write(out)?;
-                results.memory.push(costs);
+                taken.add(Line::Memory(MemoryCosts { experiment: experiment.id.clone(), round, raw_ns }))?;
             }
             for case in experiment.cases.iter().filter(|case| round == 0 || !case.parameters.measure.is_counted()) {
                 turns.shuffle(&mut random);
@@ -164,7 +175,7 @@ impl Run<'_> {
                     progress.set_message(format!("{}, {}, {}, round {}", experiment.id, case.workload.name, system.name(), round + 1));
                     if driver::obstacle(case, &system.capabilities()).is_none() {
                         // Other keys each round: a figure must not hang on one lucky set.
-                        self.case(experiment, case, system, round, seed + u64::from(round), results, out)?;
+                        self.case(experiment, case, system, round, seed + u64::from(round), taken)?;
                     }
                     progress.inc(driver::effort(case, &system.capabilities()));
                 }
@@ -173,31 +184,21 @@ impl Run<'_> {
         Ok(())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what is done, by whom, when, and where it is written down")]
-    fn case(
-        &self,
-        experiment: &Experiment,
-        case: &Case,
-        system: &dyn System,
-        round: u32,
-        seed: u64,
-        results: &mut Results,
-        out: &mut dyn Write,
-    ) -> Result<(), Error> {
+    fn case(&self, experiment: &Experiment, case: &Case, system: &dyn System, round: u32, seed: u64, taken: &mut Taken<'_>) -> Result<(), Error> {
         let durability = driver::describe(system, case)?;
         let measured = match driver::run(system, case, self.context(seed)) {
-            Err(Error::Missing { operation, .. }) if round == 0 => return skip(experiment, case, system, format!("it has no {operation}"), results, out),
+            Err(Error::Missing { operation, .. }) if round == 0 => return taken.skip(experiment, case, system, format!("it has no {operation}")),
             Err(Error::Missing { .. }) => return Ok(()),
             // What ends the lab may have ended what it measured, too.
             Err(_) if self.context(seed).stopped() => return Ok(()),
             // One claim of a paper needs valgrind, and the others are judged without.
-            Err(error) if case.parameters.measure == Measure::Instructions && !results.header.plan.claims.is_empty() => {
-                return skip(experiment, case, system, error.to_string(), results, out);
+            Err(error) if case.parameters.measure == Measure::Instructions && !taken.results.header.plan.claims.is_empty() => {
+                return taken.skip(experiment, case, system, error.to_string());
             }
             other => other?,
         };
         for (phase, metrics) in measured {
-            let measurement = Measurement {
+            taken.add(Line::Measurement(Box::new(Measurement {
                 experiment: experiment.id.clone(),
                 system: system.name().into(),
                 durability: durability.clone(),
@@ -207,11 +208,29 @@ impl Run<'_> {
                 parameters: case.parameters.clone(),
                 round,
                 metrics,
-            };
-            Line::Measurement(Box::new(measurement.clone())).write(out)?;
-            results.measurements.push(measurement);
+            })))?;
         }
         Ok(())
+    }
+}
+
+/// What has been taken, and where it is written as soon as it is.
+struct Taken<'a> {
+    results: Results,
+    out: &'a mut dyn Write,
+}
+
+impl Taken<'_> {
+    fn add(&mut self, line: Line) -> Result<(), Error> {
+        line.write(self.out)?;
+        self.results.add(line);
+        Ok(())
+    }
+
+    /// Writes down that a case is not run on a system.
+    fn skip(&mut self, experiment: &Experiment, case: &Case, system: &dyn System, why: String) -> Result<(), Error> {
+        let (experiment, system, workload) = (experiment.id.clone(), system.name().to_owned(), case.workload.name.clone());
+        self.add(Line::Skipped(Box::new(Skipped { experiment, system, workload, parameters: case.parameters.clone(), why })))
     }
 }
 
@@ -237,15 +256,6 @@ fn warm_up(experiment: &Experiment, least: u64) -> Option<Case> {
     let numbers = case.workload.phases.iter_mut().filter_map(|phase| phase.operations.as_mut()).chain([&mut case.parameters.keys]);
     numbers.for_each(|number| *number = (*number / WARM_UP.0).max(least).min(*number));
     Some(case)
-}
-
-/// Writes down that a case is not run on a system.
-fn skip(experiment: &Experiment, case: &Case, system: &dyn System, why: String, results: &mut Results, out: &mut dyn Write) -> Result<(), Error> {
-    let (experiment, system, workload) = (experiment.id.clone(), system.name().to_owned(), case.workload.name.clone());
-    let skipped = Skipped { experiment, system, workload, parameters: case.parameters.clone(), why };
-    Line::Skipped(Box::new(skipped.clone())).write(out)?;
-    results.skipped.push(skipped);
-    Ok(())
 }
 
 /// What memory costs where the largest index of these cases lies, as pages of files may be smaller than others, and on an area about as large as that index.

@@ -106,6 +106,12 @@ impl Rounds {
     }
 }
 
+impl FromIterator<(u32, f64)> for Rounds {
+    fn from_iter<I: IntoIterator<Item = (u32, f64)>>(rounds: I) -> Self {
+        Self(rounds.into_iter().collect())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

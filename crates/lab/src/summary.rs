@@ -1,6 +1,6 @@
 //! Results for people: medians, how far they spread, and ratios.
 
-use crate::plan::{Experiment, KeyKind, Measure, Parameters};
+use crate::plan::{Experiment, Parameters};
 use crate::raw::{DEPENDENT_READ, FLUSHED_LINE};
 use crate::result::{Measurement, Results, metric};
 use crate::samples::{Rounds, Samples};
@@ -36,7 +36,7 @@ const COLUMNS: [(&str, &str, f64, usize); 25] = [
     (metric::REOPENING_IN_FULL, "in full ms", 1e-3, 1),
 ];
 
-/// Costs of memory that times are told in multiples of, and the names above.
+/// Costs of memory that times are told in multiples of, each time of that in its round, and the names above.
 const FLOORS: [(&str, &str); 2] = [(FLUSHED_LINE, "flushes"), (DEPENDENT_READ, "reads")];
 
 /// Whether a cost of memory is one of those that an operation has under these parameters. Write-backs were measured in domain adr, and without latency.
@@ -138,9 +138,13 @@ fn rows(results: &Results, experiment: &Experiment, groups: &[Group<'_>], text: 
     let names = groups.iter().map(|group| group.first.system.len() + 1).max().unwrap_or(0).max(14);
     let heads: String = columns.iter().map(|(_, head, ..)| format!("{head:>13}")).collect();
     let is_told = |name: &str| *main == metric::MEAN && groups.iter().any(|group| is_floor(name, &group.first.parameters));
-    let cost = |name| results.memory_cost(&experiment.id, name);
-    let floors: Vec<(&str, &str, f64)> = FLOORS.iter().filter(|(name, _)| is_told(name)).filter_map(|(name, head)| Some((*name, *head, cost(name)?))).collect();
+    let costs = |name| results.memory_costs(&experiment.id, name);
+    let floors: Vec<(&str, &str, Rounds)> =
+        FLOORS.iter().filter(|(name, _)| is_told(name)).filter_map(|(name, head)| Some((*name, *head, costs(name)?))).collect();
     let floor_heads: String = floors.iter().map(|(_, head, _)| format!("{head:>9}")).collect();
+    for (name, head, costs) in &floors {
+        let _ = writeln!(text, "  {head}: one is a {name}, {:.1} ns in the median of the rounds", costs.samples().median());
+    }
     let _ = writeln!(text, "{:14}{:names$}{heads}{:>9}{:>9}{floor_heads}", "", "", "spread", "ratio");
     let mut above = None;
     for group in groups {
@@ -162,8 +166,9 @@ fn rows(results: &Results, experiment: &Experiment, groups: &[Group<'_>], text: 
         let ratio = baseline.and_then(|name| group.of(name)).map_or(f64::NAN, |base| group.rounds(main).by(&base.rounds(main)).samples().median());
         let cell = |number: f64, text: String| if number.is_nan() { String::new() } else { text };
         let (width, ratio) = (cell(width, format!("{width:.0} %")), cell(ratio, format!("{ratio:.2}")));
-        let in_floors = |name: &str, cost: f64| if is_floor(name, &group.first.parameters) { spread.median / cost } else { f64::NAN };
-        let floors = floors.iter().map(|(name, _, cost)| in_floors(name, *cost));
+        let in_floors =
+            |name: &str, costs: &Rounds| if is_floor(name, &group.first.parameters) { group.rounds(main).by(costs).samples().median() } else { f64::NAN };
+        let floors = floors.iter().map(|(name, _, costs)| in_floors(name, costs));
         let floors: String = floors.map(|times| format!("{:>9}", cell(times, format!("{times:.2}")))).collect();
         let _ = writeln!(text, "    {:10}{:names$}{cells}{width:>9}{ratio:>9}{floors}", group.first.phase, group.first.system);
     }
@@ -171,21 +176,8 @@ fn rows(results: &Results, experiment: &Experiment, groups: &[Group<'_>], text: 
 
 /// A case in a line.
 pub fn describe(workload: &str, parameters: &Parameters) -> String {
-    let Parameters { keys, key, value_bytes, threads, write_latency_ns, domain, memory, prefault, measure, .. } = parameters;
-    let key = match key {
-        KeyKind::Integer => "8 B".to_owned(),
-        KeyKind::Bytes(size) => format!("{size} B strings"),
-    };
-    let memory = memory.files().unwrap_or_else(|| "memory".into());
-    let prefault = if *prefault { ", touched before" } else { "" };
-    let latency = if *write_latency_ns > 0 { format!(" + {write_latency_ns} ns a line") } else { String::new() };
-    let measure = match measure {
-        Measure::Time => "time",
-        Measure::Latency => "latency of each operation",
-        Measure::Counts => "counts",
-        Measure::Space => "space",
-        Measure::Recovery => "recovery",
-        Measure::Instructions => "instructions",
-    };
-    format!("{workload}: {keys} keys of {key}, values of {value_bytes} B, {threads} threads, {domain}{latency}, {memory}{prefault}; {measure}")
+    let latency = if parameters.write_latency_ns > 0 { format!(", {}", parameters.describe("write_latency_ns")) } else { String::new() };
+    let [keys, key, value, threads, domain, memory] = ["keys", "key", "value_bytes", "threads", "domain", "memory"].map(|name| parameters.describe(name));
+    // Where lines are not broken, a blank is a blank.
+    format!("{workload}: {keys}, {key}, {value}, {threads}, {domain}{latency}, {memory}; {}", parameters.measure.name()).replace('\u{a0}', " ")
 }

@@ -47,7 +47,7 @@ pub trait System: Send + Sync {
 }
 
 /// What a system can do. A case that needs more is not run, and the results say so.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// It has scans in order of keys.
     pub scans: bool,
@@ -71,6 +71,23 @@ pub struct Capabilities {
     pub lacks_transactions: bool,
     /// It is created in a directory only.
     pub needs_files: bool,
+}
+
+impl Capabilities {
+    /// Lookups and changes by one thread, in memory, of keys and values of 8 bytes.
+    pub const NONE: Self = Self {
+        scans: false,
+        persistent: false,
+        threads: false,
+        counts: false,
+        write_latency: false,
+        any_size: false,
+        leaf_bytes: None,
+        alone: false,
+        by_requests: false,
+        lacks_transactions: false,
+        needs_files: false,
+    };
 }
 
 /// What an instance is created for.

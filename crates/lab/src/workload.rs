@@ -9,10 +9,12 @@
 //!
 //! Any other mix is made of the options of the command.
 //!
-//! What is YCSB's: mixes, Zipf's law with 0.99, spread over all keys, the latest keys of ycsb-d, scans of one to a hundred entries, `YCSB_RECORDS`. What is
-//! not: as many operations as keys, values that are set as a whole, keys that are loaded in one thread. What is db_bench's: order and choice of keys,
-//! `DB_BENCH_RECORDS`. What is not: fillrandom inserts each key once, where LevelDB's draws them, and overwrites some; values that cannot be halved by a
-//! compressor are not asked for, as nothing here compresses.
+//! What is YCSB's: mixes, the exponent 0.99 of Zipf's law, spread over all keys, the latest keys of ycsb-d, scans of one to a hundred entries, `YCSB_RECORDS`.
+//! What is not: Zipf's law over the keys that there are, where YCSB's is over 10^10 places, hashed and taken modulo the number of keys, so that its most
+//! frequent ones come less often; as many operations as keys, values that are set as a whole, keys that are loaded in one thread. What is db_bench's: order and
+//! choice of keys, sizes (`DB_BENCH_RECORDS`). What is not: keys of 16 digits, of which the first are zeroes, where those here differ in their first eight
+//! bytes; fillrandom inserts each key once, where LevelDB's draws them, and overwrites some; values that cannot be halved by a compressor are not asked for, as
+//! nothing here compresses.
 
 use crate::Error;
 use crate::plan::{Access, Distribution, KeyKind, Lengths, Load, Mix, Order, Phase, Workload};

@@ -1,8 +1,8 @@
 //! Allocation without flushes, and recovery by reachability.
 //!
-//! After the pool's header (slab 0), a pool is slabs of equal size. A slab in use begins with a header line; what follows is blocks of one size. Large blocks
-//! share a *span* of a few slabs (`class.rs`), or have a *run* of slabs for themselves: one header, then blocks that reach from slab to slab. Where there are
-//! no neighbouring slabs for a span, and the pool cannot grow, a block that would be of one has a run, or shares a slab with larger ones.
+//! After the pool's header (slab 0), a pool consists of slabs of equal size. A slab in use begins with a header line, followed by blocks of one size. Large
+//! blocks share a *span* of a few slabs (`class.rs`), or have a *run* of slabs to themselves: one header, then blocks that reach from slab to slab. Where there
+//! are no neighbouring slabs for a span, and the pool cannot grow, a block that belongs in a span gets a run, or shares a slab with larger ones.
 //!
 //! ```text
 //! word  0                1                          2                        3..8
@@ -16,17 +16,17 @@
 //! # Invariants
 //! 1. A block is allocated if and only if it is reachable from a root of the pool. Nothing in the pool says which blocks are free: `Heap` does, and it is
 //!    volatile.
-//! 2. The header of the slab, span or run in which a reachable block lies is durable, and says the size of that block, or the length of the run. What looks
-//!    like a header elsewhere means nothing.
+//! 2. The header of the slab, span or run in which a reachable block lies is durable, and gives the size of that block, or the length of the run. Anything
+//!    elsewhere that looks like a header means nothing.
 //! 3. Blocks in use do not overlap.
 //!
 //! # Protocol
 //! *Allocate.* Pop from the thread's cache; when that is empty, take free blocks from a slab of the class; when there is none:
 //! 1. Take a free slab, growing the pool if need be. A crash forgets it.
-//! 2. Store its header, flush, fence. A crash forgets it still, since no block in it is reachable.
+//! 2. Store its header, flush, fence. A crash still forgets it, since no block in it is reachable.
 //! 3. Hand out blocks. The commit point is the caller's link, later than step 2: hence invariant 2.
 //!
-//! So a slab, a span or a run costs 1 flush and 1 fence before its first block escapes, and a block nothing.
+//! So a slab, a span or a run costs 1 flush and 1 fence before its first block escapes; a block costs nothing.
 //!
 //! *Free.* Push to the thread's cache. The caller has unlinked the block durably, so that a crash cannot bring back a link to a block that has a new owner, and
 //! an epoch has passed (`epoch.rs`). Slabs whose blocks are all free go back to the free runs.
@@ -34,15 +34,15 @@
 //! *Shut down.* The state is written into free slabs as a checksummed snapshot, which the superblock names before it says "clean" (`snapshot.rs`). The pool
 //! says "dirty" durably before the first change after that, and the snapshot's space is free from then on.
 //!
-//! *Recover.* Without a snapshot, or with one that is damaged, the indexes mark what they reach (`reach.rs`); the rest is free. Nothing is stored, so a crash
-//! during recovery changes nothing.
+//! *Recover.* Without a snapshot, or with a damaged one, the indexes mark what they reach (`reach.rs`); the rest is free. Nothing is stored, so a crash during
+//! recovery changes nothing.
 //!
-//! *Reserve.* The last of a pool's room is for who takes something back, and cannot be told that there is no room (`reserve.rs`).
+//! *Reserve.* The last room of a pool is reserved for threads that undo something and cannot be told that there is no room (`reserve.rs`).
 //!
 //! # Cost
-//! In the pool: 64 bytes per slab, span or run, what rounding up to a class wastes (`class.rs`), and the rest of a run's last slab. In DRAM: about 60 bytes per
-//! slab and one bit per block: 0.3 % for blocks of 64 bytes, 0.1 % for those of 1 KiB. Per thread: a cache of 16 KiB, with at most 64 blocks or half a slab of
-//! each class, and none of spans.
+//! In the pool: 64 bytes per slab, span or run, the waste of rounding up to a class (`class.rs`), and the rest of a run's last slab. In DRAM: about 60 bytes
+//! per slab and one bit per block: 0.3 % for blocks of 64 bytes, 0.1 % for those of 1 KiB. Per thread: a cache of 16 KiB, with at most 64 blocks or half a slab
+//! of each class, and no blocks of spans.
 
 mod cache;
 mod class;
@@ -77,19 +77,19 @@ crate::resident! {
     }
 }
 const _: () = assert!(size_of::<SlabHeader>() == FIRST);
-/// Bytes of the next block that are asked for ahead: those of a leaf. A larger block is written to one line after the other, which the processor foresees.
+/// Bytes of the next block that are prefetched: those of a leaf. A larger block is written one line after the other, which the processor predicts.
 const AHEAD: usize = 512;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"everslab") << 8;
 const BLOCKS: u64 = MAGIC | 1;
 const RUN: u64 = MAGIC | 2;
 
-/// What the header of a slab says, or of those that belong together from there on.
+/// What the header of a slab, or of a group of slabs that begins there, says.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Header {
-    /// Blocks of so many bytes.
+    /// Blocks of this many bytes.
     Blocks(u32),
-    /// A run of so many slabs.
+    /// A run of this many slabs.
     Run(u32),
 }
 
@@ -104,10 +104,10 @@ impl Header {
     }
 }
 
-/// Number of bytes of a slab in use that tell how many slabs belong to it.
+/// Number of bytes of a slab in use that determine how many slabs belong to it.
 pub(crate) const HEADER_BYTES: usize = 3 * WORD;
 
-/// How many slabs of `slab_size` bytes belong together from `slab` on, if the first bytes of it are those of a slab in use; else `None`.
+/// How many slabs of `slab_size` bytes belong together from `slab` on, if its first bytes are those of a slab in use; else `None`.
 pub(crate) fn extent_of(slab: u32, first: &[u8; HEADER_BYTES], slab_size: usize) -> Option<u32> {
     let words: [u64; 3] = std::array::from_fn(|at| u64::from_le_bytes(std::array::from_fn(|byte| first[at * WORD + byte])));
     let extent = u32::try_from(words[1]).ok()?;
@@ -139,12 +139,12 @@ pub(crate) enum Start {
 }
 
 impl Allocator {
-    /// The allocator of a pool with slabs of `slab_size` bytes: a power of two from 4 KiB to 64 KiB; whether it `has_spans`. Nothing is stored in the pool. If
-    /// its file `is_holey`, slabs that are free may have no space.
+    /// The allocator of a pool with slabs of `slab_size` bytes (a power of two from 4 KiB to 64 KiB) that may have spans (`has_spans`). Nothing is stored in
+    /// the pool. If its file `is_holey`, free slabs may have no space in the file system.
     pub(crate) fn new<M: Medium>(pm: &Pm<M>, slab_size: usize, has_spans: bool, start: Start, is_holey: bool) -> Self {
         let heap = Heap::new(Classes::of_slab(slab_size, has_spans), pm.length(), !matches!(start, Start::Created), is_holey);
         if let Start::Clean(snapshot) = start {
-            // What is damaged is not taken over, and the heap still wants recovery.
+            // A damaged snapshot is ignored, and the heap still needs recovery.
             let _ = snapshot::restore(pm, &heap, &snapshot);
         }
         Self { heap: Arc::new(heap) }
@@ -160,7 +160,7 @@ impl Allocator {
         self.heap.slab_size()
     }
 
-    /// Whether `block` is of a span or a run.
+    /// Whether `block` is in a span or a run.
     pub(crate) fn is_large<T: ?Sized>(&self, block: Off<T>) -> bool {
         match self.heap.locate(block.bytes()) {
             Some(Block::Shared { class, .. }) => self.heap.classes.get(class).slabs > 1,
@@ -176,20 +176,20 @@ impl<M: Medium> Pool<M> {
         self.alloc.heap.is_recovering()
     }
 
-    /// About how many bytes can still be allocated, the reserve (`reserve.rs`) included: what is free, and what the pool may grow by, no more than the file
-    /// system has now. Blocks that threads keep at hand, and those that are retired, do not count.
+    /// Approximate number of bytes that can still be allocated, the reserve (`reserve.rs`) included: what is free, and what the pool may grow by, limited to
+    /// what the file system has now. Blocks in threads' caches and retired blocks do not count.
     pub fn room(&self) -> usize {
         let growth = (self.size_max() - self.length()).min(self.available());
         self.alloc.heap.free_size() + growth / self.alloc.slab_size() * self.alloc.slab_size()
     }
 
-    /// About how many bytes of the pool are in use, or kept at hand.
+    /// Approximate number of bytes of the pool that are in use or in threads' caches.
     pub fn used(&self) -> usize {
         self.length().saturating_sub(self.alloc.heap.free_size())
     }
 
-    /// Writes the allocator's state into free space of the pool, flushed but not fenced; `None` when there is not enough, or the state is not sound. The last
-    /// act before the pool is marked clean: nothing may be allocated or freed after it.
+    /// Writes the allocator's state into free space of the pool, flushed but not fenced; `None` when there is not enough space, or the state is not sound. This
+    /// is the last act before the pool is marked clean: nothing may be allocated or freed after it.
     pub(crate) fn snapshot(&self) -> Option<Snapshot> {
         if self.needs_recovery() {
             return None;
@@ -197,8 +197,8 @@ impl<M: Medium> Pool<M> {
         snapshot::write(self, &self.alloc.heap, &self.epochs.retired(), |off, length| self.back(off as usize, length).is_ok())
     }
 
-    /// Sees to it that there is space for a snapshot: that of what is retired, if nobody can be reading it any more, or more, as after a compaction. Where
-    /// there cannot be, the pool is recovered when it is opened next.
+    /// Makes room for a snapshot: the space of retired blocks, if nobody can be reading them any more, or new space, as after a compaction. If there is none,
+    /// the pool is recovered when it is opened next.
     pub(crate) fn make_room_for_snapshot(&self) {
         if self.needs_recovery() || self.writable().is_err() {
             return;
@@ -211,7 +211,7 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// A block of `size` bytes, in which anything may be.
+    /// A block of `size` bytes, with arbitrary content.
     #[inline]
     pub(crate) fn allocate(&self, size: usize) -> Result<Off<u8>, Error> {
         schedule::before(Step::Allocator);
@@ -219,20 +219,19 @@ impl<M: Medium> Pool<M> {
         let at_hand = if self.writable().is_ok() { heap.classes.of(size).and_then(|class| cache::pop(heap, class)) } else { None };
         let at = match at_hand {
             Some(at_hand) => {
-                // Who allocates stores to all of the block soon, and allocates one as large before long: nobody need wait for its lines then.
+                // The caller stores to all of the block soon, and allocates one as large before long: then nobody need wait for its lines.
                 self.prefetch_bytes(at_hand.next, size.min(AHEAD));
                 at_hand.block
             }
             None => self.allocate_elsewhere(size)?,
         };
         self.medium().allocated(at as usize, size);
-        // Optimistic readers may still look at what the block was. Who sees what is stored from here on sees as well that it had been given up.
+        // Optimistic readers may still look at what the block was. A reader that sees a store made from here on also sees that the block had been given up.
         fence(Ordering::Release);
         Ok(Off::new(at))
     }
 
-    /// A block of `size` bytes that the thread does not have at hand: of what is free, else after growing the pool, else after giving back everything that is
-    /// kept at hand.
+    /// A block of `size` bytes that is not in the thread's cache: from free space, else after growing the pool, else after giving back everything in caches.
     #[cold]
     fn allocate_elsewhere(&self, size: usize) -> Result<u64, Error> {
         self.writable()?;
@@ -251,13 +250,13 @@ impl<M: Medium> Pool<M> {
         let classes = self.alloc.heap.classes;
         let class = match classes.of(size) {
             Some(class) if classes.get(class).slabs > 1 => {
-                // What others have given up lately may be a block of a span; it is worth more than a slab of its own.
+                // A block of a span that was given up lately is worth more than a slab of its own, so retired blocks are collected first.
                 let block = self.refill(class).or_else(|_| {
                     self.collect();
                     self.refill(class)
                 });
                 match block {
-                    // Fewer slabs will do, if more of each.
+                    // Fewer neighbouring slabs will do, if each block takes more.
                     Err(Error::NoSpace { .. }) => classes.alone(size),
                     outcome => return outcome,
                 }
@@ -267,13 +266,13 @@ impl<M: Medium> Pool<M> {
         class.map_or_else(|| self.allocate_run(size), |class| self.refill(class))
     }
 
-    /// Whether nobody but who has the block now has stored to it since the pool was opened: what is there that the owner has not changed is durable, as opening
-    /// makes it. Known of runs; of others it is not, nor before the pool is recovered.
+    /// Whether nobody but the block's owner has stored to it since the pool was opened. Then whatever the owner has not changed is durable, because opening
+    /// makes it so. Known of runs; never of other blocks, nor before the pool is recovered.
     pub fn is_untouched<T: ?Sized>(&self, block: Off<T>) -> bool {
         self.alloc.heap.is_untouched(block.bytes())
     }
 
-    /// Frees `block`, which nobody can reach any more. What cannot be a block, as a damaged pool may ask, is left alone.
+    /// Frees `block`, which nobody can reach any more. An offset that cannot be a block, as in a damaged pool, is ignored.
     #[inline]
     pub(crate) fn free<T: ?Sized>(&self, block: Off<T>) {
         schedule::before(Step::Allocator);
@@ -292,7 +291,7 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// Gives back to the heap what this thread has at hand, so that other sizes can be made of it.
+    /// Gives the blocks in this thread's cache back to the heap, so that their space can serve other sizes.
     pub(crate) fn empty_cache(&self) {
         cache::empty_own(&self.alloc.heap);
     }
@@ -301,7 +300,7 @@ impl<M: Medium> Pool<M> {
     fn refill(&self, class: u8) -> Result<u64, Error> {
         let heap = &self.alloc.heap;
         let shape = heap.classes.get(class);
-        // What has become free meanwhile may be at hand.
+        // Blocks may have become free meanwhile.
         if let Some(block) = cache::pop(heap, class).map(|at_hand| at_hand.block).or_else(|| self.take_batch(class)) {
             return Ok(block);
         }
@@ -312,19 +311,19 @@ impl<M: Medium> Pool<M> {
             self.write_header(slab, Header::Blocks(shape.size));
             schedule::drain();
             heap.add_slab(class, slab);
-            // Other threads may have taken all of it.
+            // Other threads may have taken all its blocks.
             if let Some(block) = self.take_batch(class) {
                 return Ok(block);
             }
         }
     }
 
-    /// Takes blocks of `class` from the heap, if it may: one for the caller, the others for the thread's cache.
+    /// Takes blocks of `class` from the heap, if allowed: one for the caller, the others for the thread's cache.
     fn take_batch(&self, class: u8) -> Option<u64> {
         let heap = &self.alloc.heap;
         let mut batch = heap.take(class, self.blocks_to_take(class));
         let block = batch.pop()?;
-        // Popped from its low end; the cache, too, is to hand out the low end first.
+        // Popped from its low end, which the cache is to hand out first, too.
         for block in batch.as_slice() {
             cache::push(heap, class, *block);
         }
@@ -342,7 +341,7 @@ impl<M: Medium> Pool<M> {
         Ok(heap.offset(slab) + FIRST as u64)
     }
 
-    /// Gives back to the heap what is retired and can be free, what this thread has at hand, slabs whose blocks are all free, and space to bare slabs.
+    /// Gives back to the heap retired blocks that can be free, this thread's cache, and slabs whose blocks are all free, and gives bare slabs space.
     fn give_back_kept(&self) {
         let heap = &self.alloc.heap;
         let _growing = schedule::lock(&heap.growing);
@@ -359,7 +358,7 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// Takes `count` neighbouring free slabs: as they are, else after growing the pool.
+    /// Takes `count` neighbouring free slabs, if necessary after growing the pool.
     fn take_slabs(&self, count: u32) -> Result<u32, Error> {
         let heap = &self.alloc.heap;
         if self.may_take_slabs(count)
@@ -374,16 +373,16 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// Takes slabs, growing the pool if need be. The caller has locked that.
+    /// Takes slabs, growing the pool if need be. The caller holds the lock for growing.
     fn take_grown(&self, count: u32) -> Result<u32, Error> {
         let heap = &self.alloc.heap;
         let bytes = |slabs: u32| slabs as usize * heap.slab_size();
         loop {
-            // Others take slabs meanwhile, of what this thread has grown the pool by, too.
+            // Meanwhile other threads take slabs, including those by which this thread has grown the pool.
             if let Some(slab) = self.take_free(count) {
                 return Ok(slab);
             }
-            // What is free at the end of the pool, and not enough, is the beginning of it.
+            // The free slabs at the end of the pool, too few alone, become the first part.
             self.grow(bytes(count - heap.tail().min(count - 1))).map_err(|error| match error {
                 Error::NoSpace { size, size_max, .. } => Error::NoSpace { wanted: bytes(count), size, size_max },
                 other => other,
@@ -391,13 +390,13 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// Takes `count` neighbouring free slabs: such as have space on the file system, else such as have none, if there is some for them.
+    /// Takes `count` neighbouring free slabs: preferably backed by the file system, else bare ones, if it has space for them.
     fn take_free(&self, count: u32) -> Option<u32> {
         let heap = &self.alloc.heap;
         heap.take_slabs(count).or_else(|| heap.take_bare(count).filter(|slab| self.back_slabs(*slab, count)))
     }
 
-    /// Gives bare slabs that were taken space on the file system. If there is none, they are bare and free again.
+    /// Backs bare slabs that were taken with space in the file system. If there is none, they are bare and free again.
     fn back_slabs(&self, slab: u32, count: u32) -> bool {
         let heap = &self.alloc.heap;
         let is_backed = self.back(heap.offset(slab) as usize, count as usize * heap.slab_size()).is_ok();

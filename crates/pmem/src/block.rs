@@ -1,8 +1,8 @@
 //! A block's life as types: `Fresh -> Durable -> linked`.
 //!
-//! A block from the allocator is [`Fresh`]: nobody can reach it, it may be written at leisure, and a crash forgets it. [`Pool::seal`] flushes all of it and
-//! fences; what comes back is [`Durable`], and only that can be linked. So linking what is not durable does not compile, but for who says so
-//! ([`Flushed::release`]). Dropping a block that was not linked gives it back.
+//! A block from the allocator is [`Fresh`]: nobody can reach it, it may be written at leisure, and a crash forgets it. [`Pool::seal`] flushes all of it,
+//! fences, and returns it as [`Durable`]; only a durable block can be linked. So linking a block that is not durable does not compile, unless the caller
+//! vouches for it ([`Flushed::release`]). Dropping an unlinked block gives it back.
 
 use crate::{Error, Medium, Off, Pool, Resident, Word};
 use std::marker::PhantomData;
@@ -30,8 +30,8 @@ impl<'p, T: Resident + ?Sized, M: Medium> Fresh<'p, T, M> {
         self.pool.offset_of(self.memory)
     }
 
-    /// Whether nobody had stored to the block since the pool was opened, when it was handed out: then what is there is durable, as opening makes it. Known of
-    /// runs of slabs; of other blocks it is not.
+    /// Whether nobody had stored to the block between the opening of the pool and its allocation. Then its content is durable, because opening makes it so.
+    /// Known of runs of slabs, not of other blocks.
     pub fn is_untouched(&self) -> bool {
         self.pool.is_untouched(self.off())
     }
@@ -44,10 +44,10 @@ impl<'p, T: Resident + ?Sized, M: Medium> Fresh<'p, T, M> {
         Flushed { block: self, of_this_thread: PhantomData }
     }
 
-    /// Starts the write-back of the first `size` bytes alone. What lies behind them may be anything after a crash: for blocks that say how much of them counts.
+    /// Starts the write-back of the first `size` bytes only. The rest may be anything after a crash: for blocks that say how much of them counts.
     ///
     /// # Panics
-    /// When the block is not so large.
+    /// If the block is smaller.
     #[inline(always)]
     #[track_caller]
     pub fn flush_first(self, size: usize) -> Flushed<'p, T, M> {
@@ -61,7 +61,7 @@ impl<'p, T: Resident + ?Sized, M: Medium> Fresh<'p, T, M> {
 #[must_use = "a flushed block is not durable before a fence"]
 pub struct Flushed<'p, T: Resident + ?Sized, M: Medium> {
     block: Fresh<'p, T, M>,
-    /// Keeps it in the thread that has flushed it: the fence of another is none for it.
+    /// Keeps it in the thread that flushed it: another thread's fence does not cover it.
     of_this_thread: PhantomData<*const ()>,
 }
 
@@ -71,7 +71,7 @@ impl<T: Resident + ?Sized, M: Medium> Flushed<'_, T, M> {
         self.block.off()
     }
 
-    /// [`Durable::release`], for whoever stores the offset behind a fence that is to come, or by [`Pm::publish`](crate::Pm::publish).
+    /// [`Durable::release`], for a caller that stores the offset after a later fence, or by [`Pm::publish`](crate::Pm::publish).
     pub fn release(self) -> Off<T> {
         Durable(self.block).release()
     }
@@ -81,16 +81,17 @@ impl<T: Resident + ?Sized, M: Medium> Flushed<'_, T, M> {
 pub struct Fenced(*const ());
 
 mod sealed {
-    /// Keeps [`Fence`](super::Fence) from being implemented elsewhere: such code would be given a [`Fenced`](super::Fenced), for blocks that it flushes later.
+    /// Keeps [`Fence`](super::Fence) from being implemented elsewhere: such code would get a [`Fenced`](super::Fenced) and could use it for blocks flushed
+    /// later.
     pub trait Sealed {}
 }
 
-/// Flushed blocks that one fence makes durable: one, two, three, a vector, perhaps one.
+/// Flushed blocks that one fence makes durable: one, two, three, a vector, an option.
 pub trait Fence: sealed::Sealed {
     /// The same blocks, durable.
     type Durable;
 
-    /// Called by [`Pool::fence_all`] behind the fence.
+    /// Called by [`Pool::fence_all`] after the fence.
     fn durable(self, fenced: &Fenced) -> Self::Durable;
 }
 
@@ -146,7 +147,7 @@ impl<T: Resident + ?Sized, M: Medium> Durable<'_, T, M> {
         std::ptr::eq(pool, self.0.pool)
     }
 
-    /// Hands the block over to whoever stores its offset: from here on it is reachable, or lost until the next recovery by reachability.
+    /// Hands the block over to the caller, which stores its offset: from here on it is reachable, or lost until the next recovery by reachability.
     pub fn release(self) -> Off<T> {
         let block = ManuallyDrop::new(self);
         let off = block.0.off();
@@ -186,7 +187,7 @@ impl<M: Medium> Pool<M> {
         Ok(Fresh::new(self, memory))
     }
 
-    /// A fresh block for a `T`, all of whose words are 0: durably so once it is sealed, which is not the same as memory that merely reads as 0.
+    /// A fresh block for a `T`, all of whose words are 0: durably so once it is sealed, unlike memory that merely reads as 0.
     ///
     /// # Errors
     /// As [`Pool::alloc`].
@@ -212,7 +213,7 @@ impl<M: Medium> Pool<M> {
     /// Makes all of `block` durable: flush and fence.
     ///
     /// # Panics
-    /// When it is of another pool.
+    /// If it is of another pool.
     #[inline(always)]
     #[track_caller]
     pub fn seal<'p, T: Resident + ?Sized>(&self, block: Fresh<'p, T, M>) -> Durable<'p, T, M> {
@@ -222,7 +223,7 @@ impl<M: Medium> Pool<M> {
     /// Fences once for all `blocks`.
     ///
     /// # Panics
-    /// When one of them is of another pool.
+    /// If one of them is of another pool.
     #[inline(always)]
     #[track_caller]
     pub fn fence_all<F: Fence>(&self, blocks: F) -> F::Durable {
@@ -233,7 +234,7 @@ impl<M: Medium> Pool<M> {
     /// Publishes `block` by storing its link in `slot`, durably.
     ///
     /// # Panics
-    /// When the block is of another pool.
+    /// If the block is of another pool.
     #[inline(always)]
     #[track_caller]
     pub fn link<T: Resident + ?Sized>(&self, slot: &Word, block: Durable<'_, T, M>) -> Off<T> {

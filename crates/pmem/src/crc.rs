@@ -1,6 +1,6 @@
-//! CRC-32C of short strings of bytes, by the processor's own instruction where there is one.
+//! CRC-32C of short byte strings, by the processor's own instruction where it has one.
 //!
-//! What has a key and a hundred bytes is checked in 16 steps. A library that is made for megabytes takes longer to find out that there are none.
+//! A key and a hundred bytes are checked in 16 steps. A library made for megabytes takes longer just to find out that its input is short.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use crate::schedule::is_scheduled;
@@ -8,10 +8,10 @@ use crate::{WORD, Word};
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use std::mem::MaybeUninit;
 
-/// From this length on, several checksums at once, which are combined at the end, are faster.
+/// From this length on, it is faster to compute several checksums at once and combine them at the end.
 pub(crate) const LONG: usize = 768;
 
-/// The CRC-32C of what had `crc` so far, 0 at the beginning, followed by `bytes`.
+/// Continues the CRC-32C `crc`, 0 at the beginning, over `bytes`.
 #[inline(always)]
 pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -29,11 +29,11 @@ pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }
 
-/// Appends the first `length` bytes of `words`, and goes on with a CRC-32C over them, in one pass; `None` where that would take longer than two. Takes room for
-/// whole words.
+/// Appends the first `length` bytes of `words`, and continues a CRC-32C over them, in one pass; `None` where that would take longer than two passes. Reserves
+/// room for whole words.
 ///
 /// # Panics
-/// When the words are too few.
+/// If there are too few words.
 #[inline(always)]
 pub(crate) fn append(crc: u32, words: &[Word], length: usize, out: &mut Vec<u8>) -> Option<u32> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -46,10 +46,10 @@ pub(crate) fn append(crc: u32, words: &[Word], length: usize, out: &mut Vec<u8>)
     None
 }
 
-/// The same for two strings of bytes side by side, each padded to a word, as they are, with a checksum over `first` and over them.
+/// The same for two byte strings in a row, each padded to a word, with a checksum over `first` and over them.
 ///
 /// # Panics
-/// When the words are too few.
+/// If there are too few words.
 #[inline(always)]
 pub(crate) fn append_padded(first: u64, words: &[Word], sizes: [usize; 2], out: &mut Vec<u8>) -> Option<u32> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -68,7 +68,7 @@ fn copy_both(unit: machine::Unit, crc: u32, words: &[Word], sizes: [usize; 2], o
     let counts = sizes.map(|size| size.div_ceil(WORD));
     let words = &words[..counts[0] + counts[1]];
     out.reserve(size_of_val(words));
-    // Of the last word, too, all is copied; what is behind the length does not count.
+    // The last word is copied whole, too; what is beyond the length does not count.
     let (eights, _) = out.spare_capacity_mut()[..size_of_val(words)].as_chunks_mut();
     let rests = sizes.map(|size| size % WORD);
     let crc = if rests[0] == 0 {
@@ -83,7 +83,7 @@ fn copy_both(unit: machine::Unit, crc: u32, words: &[Word], sizes: [usize; 2], o
     crc
 }
 
-/// Copies words, and goes on with a checksum over them, of the last one over `rest` bytes alone unless that is 0.
+/// Copies words and continues a checksum over them; of the last word, over `rest` bytes alone unless that is 0.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 fn copy(unit: machine::Unit, crc: u32, words: &[Word], rest: usize, to: &mut [[MaybeUninit<u8>; WORD]]) -> u32 {
@@ -108,14 +108,14 @@ fn copy(unit: machine::Unit, crc: u32, words: &[Word], rest: usize, to: &mut [[M
     !crc
 }
 
-/// The instructions, in assembly: as intrinsics they could not become part of what calls them.
+/// The instructions, in assembly: intrinsics could not be inlined into the callers.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod machine {
     use crate::{WORD, Word};
     use std::arch::asm;
     use std::mem::MaybeUninit;
 
-    /// Proof that they are there.
+    /// Proof that the processor has them.
     #[derive(Clone, Copy)]
     pub(super) struct Unit(());
 
@@ -135,7 +135,7 @@ mod machine {
         /// Adds words, and copies them.
         ///
         /// # Panics
-        /// When there is not as much room.
+        /// If there is too little room.
         #[inline(always)]
         pub(super) fn copy_eights(self, mut crc: u64, words: &[Word], to: &mut [[MaybeUninit<u8>; WORD]]) -> u64 {
             assert_eq!(words.len(), to.len());
@@ -162,7 +162,7 @@ mod machine {
                     "add {to}, 32",
                     "sub {left}, 4",
                     "jae 2b",
-                    // What is left is negative by now; its two lowest bits are as they were.
+                    // The remaining count is negative by now; its two lowest bits are unchanged.
                     "3:",
                     "test {left}, 2",
                     "jz 4f",
@@ -193,7 +193,7 @@ mod machine {
             crc
         }
 
-        /// Adds the lower bytes, less than eight.
+        /// Adds the lower bytes, fewer than eight.
         #[inline(always)]
         pub(super) fn add_few(self, mut crc: u32, mut bytes: u64, count: usize) -> u32 {
             if count & 4 != 0 {

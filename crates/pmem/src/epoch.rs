@@ -1,11 +1,11 @@
 //! Epochs: when a retired block may be reused.
 //!
-//! A reader pins the epoch and may follow links to any block that was reachable at that moment or later; a block that has been unlinked is *retired*, and freed
-//! when every thread has left the epoch in which it was retired. The epochs are those of `crossbeam-epoch`, with a collector for each pool.
+//! A reader pins the epoch and may follow links to any block that was reachable at that moment or later. A block that has been unlinked is *retired*, and freed
+//! when every thread has left the epoch in which it was retired. The epochs are those of `crossbeam-epoch`, with one collector per pool.
 //!
-//! Retired blocks gather in a bag per thread. A full bag becomes a batch, whose end of waiting the collector announces by one deferred call; that call only
-//! notes the batch as ripe. Whoever allocates or retires next frees it. So the collector holds nothing but numbers, never the pool: a pool can be closed at any
-//! time, and everything that is still waiting is free then.
+//! Retired blocks gather in a bag per thread. A full bag becomes a batch; one deferred call of the collector announces that its wait is over, and only notes
+//! the batch as ripe. The next thread that allocates or retires frees it. So the collector holds nothing but numbers, never the pool: a pool can be closed at
+//! any time, and everything that is still waiting is then free.
 
 use crate::local::{PerPool, Tenant};
 use crate::schedule::{self, Step};
@@ -16,10 +16,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// A thread defers the release of what it has gathered when it has one block for so many bytes of a slab.
+/// A thread defers its bag when it holds one block for each so many bytes of a slab.
 const BAG_SHARE: usize = 1 << 10;
 
-/// Beside the offset of a block, a multiple of a line: it waits once more.
+/// Set in the offset of a block, a multiple of a line: the block waits a second time.
 const AGAIN: u64 = 1;
 
 /// The epochs of a pool.
@@ -67,7 +67,7 @@ impl Tenant for Participant {
 impl Drop for Participant {
     fn drop(&mut self) {
         if let Some(limbo) = self.limbo.upgrade() {
-            // Under the lock, lest blocks be missed, or seen twice, while they move.
+            // Under the lock, or moving blocks might be missed or seen twice.
             let mut bags = limbo.bags.lock();
             bags.retain(|bag| !Arc::ptr_eq(bag, &self.bag));
             let bag = std::mem::take(&mut *self.bag.lock());
@@ -103,7 +103,7 @@ impl Limbo {
             batches.waiting.insert(number, bag);
             number
         };
-        // The collector may outlive the pool, as long as a thread that used it meets no other pool; the list does not.
+        // The collector may outlive the pool, as long as a thread that used the pool meets no other; the list does not.
         let limbo = Arc::downgrade(self);
         guard.defer(move || {
             if let Some(limbo) = limbo.upgrade() {
@@ -131,7 +131,7 @@ impl Epochs {
         self.collector.get_or_init(Collector::new)
     }
 
-    /// Runs `act` on this thread's participant; `None` when the thread is ending and has none any more.
+    /// Runs `act` on this thread's participant; `None` when the thread is ending and its participant is gone.
     #[inline]
     fn with<R>(&self, act: impl FnOnce(&Participant) -> R) -> Option<R> {
         let open = || {
@@ -142,7 +142,7 @@ impl Epochs {
         PARTICIPANTS.try_with(|participants| participants.with(self.id, open, act)).ok()
     }
 
-    /// To see the end of it.
+    /// To observe when it ends.
     #[cfg(test)]
     pub(crate) fn weak(&self) -> Weak<impl Sized + use<>> {
         Arc::downgrade(&self.limbo)
@@ -174,15 +174,15 @@ impl<M: Medium> Pool<M> {
     /// Frees `block` once every thread has left the current epoch. The caller has unlinked it durably.
     ///
     /// # Panics
-    /// When `guard` is of another pool.
+    /// If `guard` is of another pool.
     pub fn retire<T: ?Sized>(&self, block: Off<T>, guard: &Guard) {
         self.retire_marked(block, 0, guard);
     }
 
-    /// [`Pool::retire`], of a block to which those who are pinned now may still lead others: it waits for them, and then for whoever is pinned by that time.
+    /// [`Pool::retire`] for a block to which threads pinned now may still lead others: it waits for them, and then for those pinned by that time.
     ///
     /// # Panics
-    /// When `guard` is of another pool.
+    /// If `guard` is of another pool.
     pub fn retire_twice<T: ?Sized>(&self, block: Off<T>, guard: &Guard) {
         self.retire_marked(block, AGAIN, guard);
     }
@@ -191,10 +191,10 @@ impl<M: Medium> Pool<M> {
         assert!(guard.0.collector() == self.epochs.collector.get(), "a guard of another pool");
         schedule::before(Step::Allocator);
         if self.needs_recovery() {
-            // What is not reachable when the recovery ends will be free anyway.
+            // Whatever is unreachable when the recovery ends will be free anyway.
             return;
         }
-        // A large block does not wait for others to keep it company.
+        // A large block does not wait for others to fill the bag.
         let bag_max = if self.alloc.is_large(block) { 1 } else { self.alloc.slab_size() / BAG_SHARE };
         let full = self.epochs.with(|participant| {
             let mut bag = participant.bag.lock();
@@ -212,9 +212,9 @@ impl<M: Medium> Pool<M> {
         let limbo = &self.epochs.limbo;
         let bags: Vec<u64> = limbo.bags.lock().iter().flat_map(|bag| std::mem::take(&mut *bag.lock())).collect();
         limbo.defer(bags, &self.pin().0);
-        // What is to wait once more does so the second time.
+        // Blocks that wait twice do so in the second pass.
         for _ in 0..2 {
-            // Each round advances the epoch by one, unless a thread is pinned to an earlier one, and ends the waiting of a few batches.
+            // Each round advances the epoch by one, unless a thread is pinned to an earlier one, and ends the wait of a few batches.
             let mut stuck = 0;
             while stuck < 4 {
                 let before = limbo.batches.lock().waiting.len();

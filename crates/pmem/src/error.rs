@@ -1,10 +1,10 @@
-//! What the world can do to a pool, with numbers and what to do next.
+//! Errors of pools and their environment, with numbers and advice.
 
 use crate::Domain;
 use std::io;
 use std::path::PathBuf;
 
-/// What [`Error::Corrupt`] ends with: what to do, for who is not just looking for damage.
+/// The end of [`Error::Corrupt`]'s message: what to do, for callers that are not just looking for damage.
 pub const DAMAGE_ADVICE: &str = "; find out how much with `everleaf check`, save what can be read with `everleaf repair`, or restore a backup";
 
 /// An error of the persistent-memory layer.
@@ -19,7 +19,7 @@ pub enum Error {
         /// What is wrong there.
         what: &'static str,
     },
-    /// The active superblock does not have the checksum it carries.
+    /// The active superblock does not match its checksum.
     #[error(
         "pool damaged: the superblock at byte {at:#x} of {path} carries checksum {stored:#010x}, its content has {computed:#010x}; restore a backup, or \
          have `everleaf repair` make a new pool of what can be read",
@@ -30,9 +30,9 @@ pub enum Error {
         path: PathBuf,
         /// Offset of the superblock, in bytes.
         at: u64,
-        /// What it carries.
+        /// The checksum it carries.
         stored: u32,
-        /// What it should carry.
+        /// The checksum it should carry.
         computed: u32,
     },
     /// The file is something else.
@@ -65,7 +65,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// The pool needs an Everleaf that knows more than this one.
+    /// The pool needs a newer Everleaf than this one.
     #[error(
         "{path} has format version {version} and incompatible features {features:#x}; this Everleaf knows version {version_known} and features \
          {features_known:#x}: open it with a newer one; if none has been here, its header is damaged, and `everleaf repair` makes a new pool of what can be \
@@ -77,7 +77,7 @@ pub enum Error {
         path: PathBuf,
         /// Its format version.
         version: u64,
-        /// Its feature bits that must be understood.
+        /// Its feature bits that a library must understand.
         features: u64,
         /// The format version of this library.
         version_known: u64,
@@ -98,7 +98,7 @@ pub enum Error {
         /// Size of the file, in bytes.
         length: u64,
     },
-    /// The file is a pool whose header is lost, without which nothing tells what is where.
+    /// The file is a pool whose header is lost; without it, nothing can be located.
     #[error(
         "{path}, of {length} bytes, is a pool that cannot be read, nor repaired: {what}; restore a backup, or the whole file from where it was copied",
         path = path.display()
@@ -108,10 +108,10 @@ pub enum Error {
         path: PathBuf,
         /// Size of the file, in bytes.
         length: u64,
-        /// What has become of the header.
+        /// What happened to the header.
         what: &'static str,
     },
-    /// Another process has the pool open, or this one.
+    /// Another process, or this one, has the pool open.
     #[error("{path} is in use by {user}", path = path.display(), user = user(*owner))]
     Locked {
         /// The file.
@@ -125,7 +125,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// The modules under the pool failed to save what was in flight at a power failure.
+    /// The memory modules under the pool failed to save what was in flight at a power failure.
     #[error(
         "{path} was in use when its persistent memory failed to save data at a power failure (dirty shutdowns: {before} before, {after} now), so acknowledged \
          writes may be lost; restore a backup, or accept the pool as it is with the option to accept a dirty shutdown and then run `everleaf check`",
@@ -150,7 +150,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// What the device may lack of a pool that was left in the domain `msync` is in a journal beside it, which is not as it was left.
+    /// The pool was left in the domain `msync` and needs the journal beside it, which is not as it was left.
     #[error(
         "{path} was in use in domain msync, and cannot be opened without its journal: {journal} {what}; put both back as they were, or accept the pool as it \
          is, which may be torn, with the option to accept a dirty shutdown, and then run `everleaf check`",
@@ -192,7 +192,7 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
-    /// The medium failed to make data durable, some time ago.
+    /// The medium has failed to make data durable before.
     #[error(
         "write-back failed ({why}), so what was written since may not be durable; the pool accepts no more writes: see to the device, then reopen the pool"
     )]
@@ -203,19 +203,19 @@ pub enum Error {
     /// The pool has been closed.
     #[error("the pool has been closed; open it again")]
     Closed,
-    /// A name that is taken.
+    /// A name that is in use.
     #[error("the pool has a root named {name:?} already; open that, or choose another name")]
     RootExists {
         /// The name.
         name: String,
     },
-    /// A name that is not there.
+    /// A name that does not exist.
     #[error("the pool has no root named {name:?}; see `everleaf info` for those it has")]
     NoSuchRoot {
         /// The name.
         name: String,
     },
-    /// A name that cannot be.
+    /// An invalid name.
     #[error("a root's name has 1 to {length_max} bytes, {name:?} has {length}; choose another", length = name.len())]
     RootName {
         /// The name.
@@ -230,7 +230,7 @@ pub enum Error {
         name: &'static str,
         /// Its value.
         value: u64,
-        /// Its range, in words.
+        /// Its range, as text.
         expected: &'static str,
     },
     /// An operating-system call failed.

@@ -1,4 +1,4 @@
-//! Files and their names, and who may read and write what takes the place of a file, or holds some of what it holds.
+//! Files and their names, and who may read and write a file that replaces another or holds part of its content.
 
 use crate::journal;
 use crate::pool::MAGIC;
@@ -9,22 +9,22 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, fchown};
 use std::path::Path;
 
-/// What the group may do.
+/// The permission bits of the group.
 const GROUP_MODE: u32 = 0o070;
 
-/// Gives a file the owner and the permissions of another, as far as may be.
+/// Gives a file the owner and the permissions of another, as far as possible.
 ///
 /// # Errors
 /// Those of the system, when its permissions cannot be set.
 pub fn keep_access(file: &File, like: &Metadata) -> io::Result<()> {
-    // First, for it may take permissions away. Only the superuser gives files away; to give one to a group, its owner need only be in it.
+    // First, as it may remove permissions. Only the superuser gives files away; to give one to a group, its owner need only be a member.
     if fchown(file, Some(like.uid()), Some(like.gid())).is_err() {
         let _ = fchown(file, None, Some(like.gid()));
     }
     set_mode(file, like.mode(), like.gid())
 }
 
-/// Gives a file permissions; those of a group only if it is that group's.
+/// Sets the permissions of a file; those of a group only if the file belongs to that group.
 ///
 /// # Errors
 /// Those of the system.
@@ -33,10 +33,10 @@ pub fn set_mode(file: &File, mode: u32, group: u32) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(mode & !denied))
 }
 
-/// Whether the file is still the one that the path names.
+/// Whether the path still names this file.
 ///
 /// # Errors
-/// Those of the system, but for a path that names nothing.
+/// Those of the system, except for a path that names nothing.
 pub fn has_name(file: &File, path: &Path) -> io::Result<bool> {
     let identity = |metadata: Metadata| (metadata.dev(), metadata.ino());
     match std::fs::metadata(path) {
@@ -46,21 +46,22 @@ pub fn has_name(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Whether there is a file that begins as pools do, or their journals.
+/// Whether there is a file that begins like a pool or its journal.
 pub fn is_pool(path: &Path) -> bool {
     let mut begins = [0; 8];
-    // What is no file may have the reader wait.
+    // Reading something other than a file may block.
     std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
         && File::open(path).is_ok_and(|file| file.read_exact_at(&mut begins, 0).is_ok() && [MAGIC, journal::MAGIC].contains(&u64::from_le_bytes(begins)))
 }
 
-/// Gives a file another name in its file system, unless something has that.
+/// Renames a file within its file system, unless the new name exists.
 ///
 /// # Errors
 /// Those of the system; [`io::ErrorKind::AlreadyExists`].
 pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // Not every system and file system can. Then it has two names for a moment, since to rename it would replace what has come there.
+        // Not every system and file system supports that. Then the file has two names for a moment, because renaming it would replace a file that has appeared
+        // there.
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
             std::fs::hard_link(from, to)?;
             std::fs::remove_file(from)
@@ -69,7 +70,7 @@ pub fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a change of names in the directory of `path` durable.
+/// Makes changes of names in the directory of `path` durable.
 ///
 /// # Errors
 /// Those of the system.
@@ -84,7 +85,7 @@ pub(crate) fn write_zeroes(file: &File, from: u64, to: u64) -> io::Result<()> {
     (from..to).step_by(zeroes.len()).try_for_each(|at| file.write_all_at(&zeroes[..zeroes.len().min((to - at) as usize)], at))
 }
 
-/// Bytes that nobody can guess.
+/// Bytes that cannot be guessed.
 pub(crate) fn random<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
     let mut bytes = [0; COUNT];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;

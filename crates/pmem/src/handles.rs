@@ -1,10 +1,9 @@
-//! Things in DRAM that are found by *handle* and never move, with nothing to wait for on the way from the handle to the thing but one table.
+//! Things in DRAM that are found by *handle* and never move. Between a handle and its thing there is only one table to wait for.
 //!
-//! A handle is the number of a chunk and a place in it. Optimistic readers may follow a handle that is out of date, or something that never was one: that leads
-//! to some other thing of the same type, never to freed memory, and the version check behind it finds out.
+//! A handle is the number of a chunk and a place in it. Optimistic readers may follow a handle that is out of date or never was one: it leads to some other
+//! thing of the same type, never to freed memory, and the version check after it notices.
 //!
-//! Places are masked to the size of their chunk, and chunks that were never made stand for the first one: so every handle leads somewhere, and no branch asks
-//! whether it does.
+//! Places are masked to the size of their chunk, and chunks that were never made stand for the first one: every handle leads somewhere, without a branch.
 
 use crate::huge::Zeroes;
 use bytemuck::Zeroable;
@@ -17,10 +16,10 @@ const PLACE_BITS: u32 = 24;
 /// Bits of a handle.
 pub const HANDLE_BITS: u32 = CHUNK_BITS + PLACE_BITS;
 
-/// Grows by chunks: the first has `FIRST` things, a power of two, each other one twice as many as the one before it, up to a limit, from which on all have as
-/// many. See the module documentation.
+/// Grows by chunks: the first has `FIRST` things, a power of two; each later one has twice as many as the one before, up to a limit, from which on all have
+/// equally many. See the module documentation.
 pub struct Handles<T, const FIRST: usize> {
-    /// Those that were never made are the first.
+    /// Chunks that were never made are the first.
     chunks: [Chunk<T>; 1 << CHUNK_BITS],
     growing: Mutex<()>,
 }
@@ -36,7 +35,7 @@ impl<T: Zeroable + Send + Sync, const FIRST: usize> Handles<T, FIRST> {
         assert!(FIRST.is_power_of_two() && FIRST.ilog2() <= PLACE_BITS);
         FIRST.ilog2()
     };
-    /// Number of chunks up to the first of those that have equally many things.
+    /// Number of chunks up to and including the first of those with equally many things.
     const DOUBLED: usize = (PLACE_BITS - Self::SHIFT) as usize + 1;
 
     /// With the first chunk.
@@ -47,7 +46,7 @@ impl<T: Zeroable + Send + Sync, const FIRST: usize> Handles<T, FIRST> {
         Self { chunks: std::array::from_fn(chunk), growing: Mutex::new(()) }
     }
 
-    /// The handle of the thing of that number, if there can be so many.
+    /// The handle of thing `number`, if there can be that many.
     pub fn handle(number: usize) -> Option<u32> {
         let number = number.checked_add(FIRST)?;
         let (chunk, place) = match number.checked_sub(2 << PLACE_BITS) {
@@ -57,7 +56,7 @@ impl<T: Zeroable + Send + Sync, const FIRST: usize> Handles<T, FIRST> {
         (chunk < 1 << CHUNK_BITS).then_some((chunk << PLACE_BITS | place) as u32)
     }
 
-    /// The number of the thing of that handle.
+    /// The number of the thing that `handle` leads to.
     pub fn number(handle: u32) -> usize {
         let (chunk, place) = Self::place(handle);
         let before = if chunk < Self::DOUBLED { FIRST << chunk } else { (chunk - Self::DOUBLED + 2) << PLACE_BITS };
@@ -69,28 +68,28 @@ impl<T: Zeroable + Send + Sync, const FIRST: usize> Handles<T, FIRST> {
         ((handle >> PLACE_BITS) as usize % (1 << CHUNK_BITS), handle as usize % (1 << PLACE_BITS))
     }
 
-    /// Number of things of a chunk.
+    /// Number of things in a chunk.
     fn size(chunk: usize) -> usize {
         FIRST << chunk.min(Self::DOUBLED - 1)
     }
 
-    /// The thing of that handle. Some thing, if it was never made.
+    /// The thing of `handle`; some thing, if it was never made.
     #[inline(always)]
     pub fn get(&self, handle: u32) -> &T {
         let chunk = &self.chunks[Self::place(handle).0];
-        // Who sees the last place of a chunk that was made sees where it lies; who does not finds enough there as well, and zeroed.
+        // A thread that sees the last place of a new chunk also sees where the chunk lies; one that does not finds enough things there, too, zeroed.
         let last = chunk.last.load(Ordering::Acquire);
         // SAFETY: by the invariant; a bit mask makes nothing larger.
         unsafe { &*chunk.first.load(Ordering::Acquire).add(handle as usize & last) }
     }
 
-    /// The thing of that handle, all zeroes at first.
+    /// The thing of `handle`, all zeroes at first.
     pub fn get_or_make(&self, handle: u32) -> &T {
         let (chunk, _) = Self::place(handle);
         if chunk > 0 && self.chunks[chunk].last.load(Ordering::Acquire) == FIRST - 1 {
             let _growing = self.growing.lock();
             let Chunk { first, last } = &self.chunks[chunk];
-            // The first chunk is the only one of its size, unless all are equal, and then this is asked by its place.
+            // The first chunk is the only one of its size, unless all are equal; so its place identifies it.
             if first.load(Ordering::Relaxed) == self.chunks[0].first.load(Ordering::Relaxed) {
                 first.store(Zeroes::<T>::new(Self::size(chunk)).into_raw().as_ptr(), Ordering::Release);
                 last.store(Self::size(chunk) - 1, Ordering::Release);

@@ -1,28 +1,28 @@
-//! Transactions of the processor (Intel's RTM), behind one safe function.
+//! Hardware transactions (Intel's RTM), behind one safe function.
 //!
-//! [`Transactions::run`] runs a closure so that, for all other threads, everything that it loads and stores happens at one moment, or nothing has happened.
-//! Each attempt may abort: another thread stores to a line that was read, the lines are too many for the cache, a page is missing, an interrupt comes. So
-//! attempts are bounded, and every caller has another way, by latches. For the two ways to go together
-//! 1. a transaction loads each latch that the other way would take, and refuses to go on where one is held. If it is taken later, that store is a conflict;
-//! 2. what a transaction stores is a latch, so that whoever goes the other way sees it held.
+//! [`Transactions::run`] runs a closure so that, for all other threads, either everything that it loads and stores happens at one moment, or nothing has
+//! happened. Each attempt may abort: another thread stores to a line that was read, the lines are too many for the cache, a page is missing, an interrupt
+//! comes. So attempts are bounded, and every caller has a fallback that uses latches. For the two to work together:
+//! 1. A transaction loads each latch that the fallback would take, and refuses to go on where one is held. If one is taken later, that store is a conflict.
+//! 2. What a transaction stores is a latch, so that the fallback sees it held.
 //!
-//! What must not be in a transaction: flushes, fences and system calls, which abort every attempt. An abort for which the processor gives no reason, as when a
-//! page is missing, would come again, since what was begun to mend it is undone with everything else: there the other way is taken at once, and touches that
-//! page in earnest.
+//! A transaction must not contain flushes, fences and system calls, which abort every attempt. An abort for which the processor gives no reason, such as a
+//! missing page, would recur, because the repair that was begun is undone with everything else. In that case the fallback is taken at once, and touches the
+//! page for real.
 //!
-//! Whether there are transactions is found out at run time; most processors have none, or have them switched off. Under a scheduler of threads
-//! ([`schedule`]) they are made up, whatever the processor: no other thread takes a step in one, and the scheduler says which of them abort. So all of it is
-//! tested everywhere, but for the four instructions.
+//! Whether there are transactions is determined at run time; most processors have none, or have them switched off. Under a scheduler of threads ([`schedule`])
+//! they are simulated, whatever the processor: no other thread takes a step during one, and the scheduler decides which of them abort. So everything except the
+//! four instructions is tested everywhere.
 
 use crate::schedule::{self, Step};
 use std::array;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Attempts of a transaction that others are in the way of.
+/// Maximum attempts of a transaction that conflicts with others.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// Why an attempt has not taken place.
+/// Why an attempt has aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abort {
     /// The closure has refused to go on.
@@ -31,7 +31,7 @@ pub enum Abort {
     Conflict,
     /// More lines than the cache can keep.
     Capacity,
-    /// The processor gives no reason: a page that is missing, an interrupt, an instruction that it does not take here, a debugger.
+    /// The processor gives no reason: a missing page, an interrupt, an instruction that it does not accept here, a debugger.
     Unknown,
 }
 
@@ -39,7 +39,7 @@ impl Abort {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Refused, Self::Conflict, Self::Capacity, Self::Unknown];
 
-    /// In a word.
+    /// A one-word name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Refused => "refused",
@@ -49,18 +49,18 @@ impl Abort {
         }
     }
 
-    /// Whether the next attempt may take place.
+    /// Whether the next attempt may succeed.
     fn passes(self) -> bool {
         matches!(self, Self::Refused | Self::Conflict)
     }
 }
 
-/// How transactions have fared.
+/// Statistics of transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Attempts that have not taken place, in the order of [`Abort::ALL`].
+    /// Aborted attempts, in the order of [`Abort::ALL`].
     pub aborts: [u64; Abort::ALL.len()],
-    /// Calls for which no attempt took place, and the other way was taken.
+    /// Calls for which every attempt aborted, so that the fallback was taken.
     pub fallbacks: u64,
 }
 
@@ -78,8 +78,8 @@ pub fn is_available() -> bool {
 }
 
 impl Transactions {
-    /// Runs `act` as one transaction. `None` if that has not taken place, be it that there are no transactions here: then nothing has happened. What `act`
-    /// refuses has not happened either; it must not have stored anything by then.
+    /// Runs `act` as one transaction. `None` if it did not commit, for whatever reason, including that there are no transactions here: then nothing has
+    /// happened. If `act` refuses, nothing has happened either; it must not have stored anything by then.
     #[inline(always)]
     #[track_caller]
     pub fn run<T, E>(&self, mut act: impl FnMut() -> Result<T, E>) -> Option<T> {
@@ -103,7 +103,7 @@ impl Transactions {
         None
     }
 
-    /// How they have fared so far.
+    /// The statistics so far.
     pub fn statistics(&self) -> Statistics {
         Statistics { aborts: array::from_fn(|cause| self.aborts[cause].load(Relaxed)), fallbacks: self.fallbacks.load(Relaxed) }
     }
@@ -125,7 +125,7 @@ mod machine {
     use std::arch::asm;
     use std::arch::x86_64::{__cpuid, __cpuid_count};
 
-    /// What a transaction that goes on finds in place of the reason of an abort.
+    /// What a transaction that has begun finds in place of an abort reason.
     const STARTED: u32 = !0;
 
     pub(super) fn is_available() -> bool {
@@ -135,7 +135,7 @@ mod machine {
     }
 
     impl Abort {
-        /// By the bits that the processor leaves: 0 refused, 2 conflict, 3 capacity.
+        /// From the bits that the processor sets: 0 refused, 2 conflict, 3 capacity.
         fn of(status: u32) -> Self {
             match status {
                 _ if status & 1 != 0 => Self::Refused,
@@ -146,7 +146,7 @@ mod machine {
         }
     }
 
-    /// The transaction under way. Dropped when `act` panics, which commits what has been done so far, as if there were no transaction.
+    /// The transaction under way. It is dropped even when `act` panics, which commits what has been done so far, as if there were no transaction.
     struct Open;
 
     impl Drop for Open {
@@ -213,7 +213,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering::{Acquire, Release};
 
-    /// Has attempts abort for these reasons, one after the other, and then none.
+    /// Makes attempts abort for these reasons, one after the other, and then none.
     struct Script(Mutex<VecDeque<Abort>>);
 
     impl Scheduler for Script {
@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// How often `act` is run, whether its transaction takes place, and how that is counted.
+    /// How often `act` is run, whether its transaction commits, and how that is counted.
     fn scripted(script: &[Abort], mut act: impl FnMut() -> Result<(), ()>) -> (u32, bool, Statistics) {
         let _scheduled = schedule::enter(Arc::new(Script(Mutex::new(script.iter().copied().collect()))));
         let (transactions, mut runs) = (Transactions::default(), 0);
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(scripted(&[Conflict; 3], || Err(())), (5, false, counted([5, 3, 0, 0], 1)), "refused by what it reads");
     }
 
-    /// Where there are transactions, most take place; where there are none, nothing is run.
+    /// Where there are transactions, most commit; where there are none, nothing is run.
     #[test]
     fn what_takes_place_has_happened_once() {
         let (transactions, word) = (Transactions::default(), atomic::AtomicU64::new(0));

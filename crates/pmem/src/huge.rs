@@ -10,10 +10,10 @@ use std::ptr::NonNull;
 /// The size of a huge page in bytes.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// Things that were all zeroes at first and stay where they are. Many of them take memory only where they are touched, in huge pages: the system has been asked
-/// for these before anything was touched, which an allocator that clears what it returns would do.
+/// Things that are all zeroes at first and never move. A large array takes memory only where it is touched, in huge pages: the system is asked for these before
+/// anything is touched, whereas an allocator that clears what it returns would touch it first.
 pub struct Zeroes<T> {
-    /// Invariant: `count` things lie from here on. They were taken from the system if they are as large as a huge page, and else from the allocator.
+    /// Invariant: `count` things lie from here on. Their memory comes from the system if it is as large as a huge page, otherwise from the allocator.
     first: NonNull<T>,
     count: usize,
 }
@@ -24,7 +24,7 @@ unsafe impl<T: Send> Send for Zeroes<T> {}
 unsafe impl<T: Sync> Sync for Zeroes<T> {}
 
 impl<T: Zeroable> Zeroes<T> {
-    /// So many.
+    /// `count` of them.
     pub fn new(count: usize) -> Self {
         const { assert!(align_of::<T>() <= 4096) };
         let first = match Self::layout(count) {
@@ -45,7 +45,7 @@ impl<T> Zeroes<T> {
         ManuallyDrop::new(self).first
     }
 
-    /// What was taken apart.
+    /// Rebuilds what [`Zeroes::into_raw`] took apart.
     ///
     /// # Safety
     /// `first` is from [`Zeroes::into_raw`], of as many, and not used for another.
@@ -54,7 +54,7 @@ impl<T> Zeroes<T> {
     }
 }
 
-/// Whether memory is taken from the system itself.
+/// Whether memory is taken directly from the system.
 fn is_mapped(layout: Layout) -> bool {
     layout.size() >= HUGE_PAGE && !cfg!(miri)
 }

@@ -1,4 +1,4 @@
-//! The journal of a pool in [`Domain::Msync`](crate::Domain::Msync): what a fence makes durable goes to the end of a file, in one access of the device, and to
+//! The journal of a pool in [`Domain::Msync`](crate::Domain::Msync): a fence appends what it makes durable to a file, in one access of the device; it reaches
 //! its place in the pool later.
 //!
 //! ```text
@@ -13,44 +13,43 @@
 //!
 //! The two files are used in turn. Invariants:
 //! 1. Frames are written one after the other, each when the device has the one before: whatever the device has behind the last is no frame, or one that nobody
-//!    has been told of. The checksum covers id and generation as well, so a frame from before is none.
-//! 2. A file is retired, and used again, only when the device has in the pool whatever its frames say.
-//! 3. The superblock of the pool names the id from before the first fence until the pool is closed, and does not say that the pool is clean meanwhile.
+//!    has been told of. The checksum also covers id and generation, so an old frame is not valid.
+//! 2. A file is retired, and reused, only when the device has in the pool whatever the file's frames say.
+//! 3. The superblock of the pool names the id from before the first fence until the pool is closed, and does not say meanwhile that the pool is clean.
 //!
 //! Making lines durable ([`Journal::write`]):
-//! 1. Under the lock, each line is copied to the frame that is being filled. So of two frames the later has the later copy. A copy is what the line was at one
-//!    moment: it is read until it has been the same twice (what has changed and changed back meanwhile, twice over, is taken to be too much of a coincidence).
-//! 2. Whoever finds nobody writing takes the frame, writes it behind the last, and waits for the device (`fdatasync`; the file has its blocks already, so there
-//!    is nothing else to write). Others fill the next meanwhile, and wait for the first of them to write it: they share a wait. A crash before the device has
-//!    it leaves a frame that is whole, which is as good as a fence that came earlier, or one that is not: then its lines are what they were at the fence
-//!    before, or what the kernel has written of them since, and nobody has been told more.
+//! 1. Under the lock, each line is copied to the frame that is being filled. So of two frames the later has the later copy. A copy is the line at one moment:
+//!    it is read until two readings are equal (that a line changes and changes back meanwhile, twice over, is considered too unlikely).
+//! 2. A thread that finds nobody writing takes the frame, writes it behind the last, and waits for the device (`fdatasync`; the file's blocks are allocated
+//!    already, so there is nothing else to write). Others fill the next frame meanwhile, and wait for the first of them to write it: they share a wait. A crash
+//!    before the device has the frame leaves it whole or not. Whole, it is as good as a fence that came earlier. Otherwise its lines are what they were at the
+//!    fence before, or what the kernel has written of them since, and nobody has been told more.
 //!
 //! What is *published* ([`Medium::publish`](crate::Medium::publish)) must not be found without what was flushed before, and the kernel writes what is stored
-//! whenever it likes. So it is not stored: its lines are copied to the frame with what they are to have, beside what was flushed before, and stored when the
-//! device has the frame, before anything else is written, so before a file turns that has the frame. Whoever copies such a line meanwhile, because of what he
-//! has stored there before, copies what it is to have, for his frame may be the later one.
+//! whenever it likes. So it is not stored at first. Its lines are copied to the frame with their new content, beside what was flushed before; they are stored
+//! when the device has the frame, before anything else is written, so before the file with the frame can turn. A thread that copies such a line meanwhile,
+//! because of its own earlier stores there, copies the new content, as its frame may be the later one.
 //!
 //! When a file is full ([`Journal::turn`], [`Journal::checkpoint`]):
-//! 1. The other, which is retired, gets the next generation, and frames go there.
+//! 1. The other file, which is retired, gets the next generation, and frames go there.
 //! 2. Meanwhile the pool is written to the device. A crash before that ends finds two files whose frames follow each other.
-//! 3. The file is retired, durably.
+//! 3. The full file is retired, durably.
 //!
-//! What is too large for a frame is made durable by a checkpoint alone. Before it turns, whatever others have copied is written: a copy that came after the
-//! turn would undo what was stored since.
+//! What is too large for a frame is made durable by a checkpoint alone. Before the files turn for it, whatever other threads have copied is written: a copy
+//! written after the turn would undo what was stored since.
 //!
-//! A failure to write is the end: the mapping is exchanged for a private copy, so that nothing that is stored from then on is found, and nothing is written or
-//! retired any more that was not under way. Whoever finds out has the copy already. Checkpoints synchronise the pool by a file description of their own: the
-//! system tells each of a failure once, and this one is not to miss it because somebody else was told.
+//! A failure to write is final: the mapping is replaced by a private copy, so that nothing stored from then on is found, and nothing more is written or retired
+//! than what was under way. Threads that see the failure have the copy already. Checkpoints synchronise the pool through a file description of their own: the
+//! system reports a failure once to each, and this one must not miss it because another was told.
 //!
-//! Recovery ([`Replay`]): frames are read in order, up to the first that is none, and each line is written to the pool as its last frame has it (if a later
-//! frame lies behind, by invariant 1 the one that is none was one: the journal is damaged, and the pool is not opened without what it had). That is what
-//! it was at a fence, or later, and every line without a frame is what the kernel has written of it: at least what it was at the checkpoint before. So each
+//! Recovery ([`Replay`]): frames are read in order, up to the first invalid one, and each line is written to the pool as its last frame has it. (If a later
+//! frame lies behind the invalid one, that was valid once, by invariant 1: the journal is damaged, and the pool is not opened without its content.) That is the
+//! line's state at a fence, or later. Every line without a frame is what the kernel has written of it: at least its state at the checkpoint before. So each
 //! line is some prefix of its stores that has all that were fenced. A crash during recovery changes nothing: it begins again. At its end, when the device has
-//! the pool, a superblock without the journal's id is the commit point. Sectors of the header are written in the order in which they are when a superblock is
-//! changed, so that there is one which names the journal at any time.
+//! the pool, a superblock without the journal's id is the commit point. Sectors of the header are written in the same order as when a superblock is changed, so
+//! that at any time there is one which names the journal.
 //!
-//! A device may tear what it writes between its sectors of 512 bytes, and not within; of a sector that is written again with more behind what it had, it has
-//! either.
+//! A device may tear a write between its sectors of 512 bytes, but not within one; of a sector that is rewritten with more appended, it has either version.
 
 #[cfg(test)]
 mod tests;
@@ -81,34 +80,34 @@ const FIRST: u64 = 4096;
 /// Words of a frame before its entries.
 const FRAME_HEAD: usize = 2;
 const LINE_WORDS: usize = LINE / WORD;
-/// Lines an entry has at most: as many as the low bits of its offset can tell.
+/// Maximum lines of an entry: as many as the low bits of its offset can encode.
 const ENTRY_LINES: usize = LINE;
-/// What a frame holds before others wait for the next, in words.
+/// Words a frame holds before further threads wait for the next frame.
 const FRAME_WORDS: usize = if cfg!(test) { 1 << 10 } else { 1 << 17 };
-/// What is made durable by a checkpoint alone, in bytes: it would have to be written twice.
+/// Number of bytes above which a checkpoint alone makes them durable: in a frame they would have to be written twice.
 const LARGE: usize = if cfg!(test) { 8 << 10 } else { 1 << 20 };
-/// The first size of a file, in bytes; above what a frame with one more fence in it takes.
+/// Initial size of a file, in bytes; more than a frame takes with one more fence in it.
 const SIZE_MIN: u64 = if cfg!(test) { 32 << 10 } else { 4 << 20 };
-/// The size to which a file grows, in bytes: a pool whose device is slow, or whose changes are many, is written to it less often.
+/// The size to which a file grows, in bytes: a pool with a slow device or many changes is then written less often.
 const SIZE_MAX: u64 = 64 << 20;
-/// What is written of the pool at once, in bytes: frames wait behind it.
+/// How much of the pool is written at once, in bytes: frames wait behind it.
 const PIECE: u64 = 256 << 10;
 
-/// The journal of a pool that is open.
+/// The journal of an open pool.
 pub(crate) struct Journal {
     files: [Part; 2],
-    /// The pool, for checkpoints; and once more for what they write in pieces, of whose failures the former is told, too.
+    /// The pool, for checkpoints; and again, for writing it in pieces: of failures there, the former is told as well.
     pool: [File; 2],
     uuid: u128,
     id: u64,
     state: Mutex<State>,
-    /// Told of every change of `State` that somebody may wait for.
+    /// Notified of every change of `State` that a thread may wait for.
     changed: Condvar,
     failure: OnceLock<String>,
-    /// Whether the next frame is not written.
+    /// Whether writing the next frame fails.
     #[cfg(test)]
     fails: AtomicBool,
-    /// Whether the next checkpoint finds that the pool was not written.
+    /// Whether the next checkpoint fails to write the pool.
     #[cfg(test)]
     checkpoint_fails: AtomicBool,
     /// Held while no checkpoint is to begin.
@@ -123,7 +122,7 @@ struct Part {
 }
 
 impl Part {
-    /// Takes it away. It means nothing, so it does no harm if it stays. Somebody else's may be in its place.
+    /// Removes it. It means nothing, so it does no harm if it stays. Another process's file may have taken its place.
     fn remove(&self) {
         if files::has_name(&self.file, &self.path).unwrap_or(false) {
             let _ = std::fs::remove_file(&self.path);
@@ -132,30 +131,30 @@ impl Part {
 }
 
 struct State {
-    /// Of the frame that is being filled, with room for its head.
+    /// The frame that is being filled, with room for its head.
     filled: Vec<u64>,
     /// A buffer for the next one.
     spare: Vec<u64>,
-    /// What is published by that frame: where, and what.
+    /// What that frame publishes: where, and what.
     held: Vec<(usize, u64)>,
-    /// All that is published and not stored yet, by where it goes.
+    /// Everything published and not stored yet, by its place.
     published: BTreeMap<usize, u64>,
     /// The sequence number of the frame that is being filled.
     sequence: u64,
     /// The device has all frames below this one.
     durable: u64,
-    /// Somebody writes a frame.
+    /// A thread is writing a frame.
     writes: bool,
     /// The other file is not retired yet.
     checkpoints: bool,
-    /// Somebody waits until there is nothing in the frame that is being filled, which stays so for him.
+    /// A thread waits until the frame being filled is empty; meanwhile nobody else may fill it.
     turns: bool,
     generation: u64,
     /// Where the next frame begins, in bytes, in the file of this generation.
     end: u64,
     /// Sizes of the files.
     sizes: [u64; 2],
-    /// Who does the checkpoint, or did the last.
+    /// The thread that does the checkpoint, or did the last.
     worker: Option<JoinHandle<()>>,
 }
 
@@ -180,7 +179,7 @@ impl State {
 struct Head {
     uuid: u128,
     id: u64,
-    /// The file with an odd one is the second. 0 if there is nothing in it that counts.
+    /// Odd in the second file. 0 if the file has nothing valid.
     generation: u64,
     /// Of the first frame.
     sequence: u64,
@@ -200,19 +199,19 @@ impl Head {
     }
 }
 
-/// The checksum of a frame: of its length, of all behind its first word, and of where it belongs.
+/// The checksum of a frame: over its length, everything behind its first word, and the place where it belongs.
 fn frame_checksum(id: u64, generation: u64, frame: &[u64]) -> u32 {
     crate::crc32c(checksum(&[id, generation, frame.len() as u64]), bytemuck::cast_slice(&frame[1..]))
 }
 
-/// Where the parts of the journal of the pool at `path` are: beside the file itself, whatever links lead there.
+/// Where the parts of the journal of the pool at `path` are: beside the file itself, whatever links lead to it.
 fn paths(path: &Path) -> io::Result<[PathBuf; 2]> {
     let path = std::fs::canonicalize(path)?;
     Ok([0, 1].map(|number| path.with_added_extension(format!("journal{number}"))))
 }
 
 impl Journal {
-    /// A new journal for the pool `uuid` in `file` at `path`, in the place of one that nobody uses.
+    /// A new journal for the pool `uuid` in `file` at `path`; it replaces one that nobody uses.
     pub(crate) fn create(path: &Path, file: &File, uuid: u128) -> Result<Self, Error> {
         let at = |path: &Path, source| Error::Io { action: "create the journal", path: path.to_owned(), source };
         let [first, second] = paths(path).map_err(|error| at(path, error))?;
@@ -275,7 +274,7 @@ impl Journal {
         }
     }
 
-    /// What the superblock is to name.
+    /// The id that the superblock is to name.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -285,8 +284,8 @@ impl Journal {
         self.failure.get().map(String::as_str)
     }
 
-    /// Makes the lines at `runs` of `pool`, bytes from its start that neither touch nor lie in disorder, durable as they are now, or later, and with them what
-    /// `held` has for words that lie there; that is stored then. If it fails, that is the end: see [`Journal::failure`].
+    /// Makes the lines at `runs` of `pool` durable, as they are now or later. `runs` are bytes from its start, in order and not touching. With them it makes
+    /// durable the values that `held` has for words in these lines; those are stored afterwards. A failure is final: see [`Journal::failure`].
     pub(crate) fn write(&self, pool: &Arc<Mapping>, runs: &[Range<usize>], held: &[(usize, u64)]) {
         let mut state = self.state.lock();
         let lines: Vec<_>;
@@ -316,7 +315,7 @@ impl Journal {
             while state.durable <= frame && self.proceed(pool, &mut state) {}
         }
         if self.failure().is_some() {
-            // As whoever goes on takes it to be; nobody finds it. Not before whoever may be about to store it is over.
+            // Later code takes it to be stored, and no crash finds it. First wait for the thread that may be about to store it.
             while state.writes {
                 self.changed.wait(&mut state);
             }
@@ -324,7 +323,7 @@ impl Journal {
         }
     }
 
-    /// Writes the frame that is being filled, or waits until whoever writes another is done. False after a failure.
+    /// Writes the frame that is being filled, or waits until the thread that writes another is done. False after a failure.
     fn proceed(&self, pool: &Arc<Mapping>, state: &mut MutexGuard<'_, State>) -> bool {
         if self.failure().is_some() {
             return false;
@@ -343,7 +342,7 @@ impl Journal {
         true
     }
 
-    /// Writes the frame that is being filled, as the only one who does.
+    /// Writes the frame that is being filled. No other thread does so now.
     fn write_frame(&self, pool: &Arc<Mapping>, state: &mut MutexGuard<'_, State>) -> io::Result<()> {
         let room = |state: &State| state.end + size_of_val(&*state.filled) as u64 <= state.sizes[file_of(state.generation)];
         if !room(state) {
@@ -357,7 +356,7 @@ impl Journal {
             let of_thread = Arc::clone(pool);
             let checkpoint = move || of_thread.journal().iter().for_each(|journal| journal.checkpoint(&of_thread, full, true));
             state.worker = std::thread::Builder::new().name("checkpoint".into()).spawn(checkpoint).ok();
-            // Without a thread, whoever is here does it.
+            // Without a worker thread, this one does it.
             if state.worker.is_none() {
                 MutexGuard::unlocked(state, || self.checkpoint(pool, full, true));
             }
@@ -378,7 +377,7 @@ impl Journal {
             let file = &self.files[file_of(generation)].file;
             file.write_all_at(bytemuck::cast_slice(&frame), end)?;
             file.sync_data()?;
-            // Pages that were written to the device meanwhile have to be made writable again: others need not wait for that.
+            // Pages written to the device meanwhile must be made writable again: other threads need not wait for that.
             if self.failure().is_none() {
                 store(pool, &held);
             }
@@ -396,7 +395,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Goes on in the other file, as the only one who writes, when that is retired; the generation that is left.
+    /// Switches to the other, retired file; returns the generation that is left. No other thread may be writing.
     fn turn(&self, state: &mut State) -> io::Result<u64> {
         let left = state.generation;
         self.begin_generation(left + 1, state.sequence)?;
@@ -406,19 +405,19 @@ impl Journal {
         Ok(left)
     }
 
-    /// Writes the head of the file that is to have this generation. The device has it with the first frame.
+    /// Writes the head of the file that gets this generation. The device has it with the first frame.
     fn begin_generation(&self, generation: u64, sequence: u64) -> io::Result<()> {
         let head = Head { uuid: self.uuid, id: self.id, generation, sequence };
         self.files[file_of(generation)].file.write_all_at(bytemuck::cast_slice(&head.encode()), 0)
     }
 
-    /// Makes the device have the pool as it is, and retires the file of `generation`, which is larger afterwards if it was full.
+    /// Writes the pool to the device, and retires the file of `generation`, which becomes larger if it was full.
     fn checkpoint(&self, pool: &Arc<Mapping>, generation: u64, was_full: bool) {
         #[cfg(test)]
         let _held = self.held.lock();
         let [pool_file, in_pieces] = &self.pool;
         if was_full {
-            // There is time, so frames need not wait behind all of it.
+            // This is not urgent, so frames need not wait behind all of it.
             map::write_back(in_pieces, PIECE);
         }
         let written = pool_file.sync_data().map_err(|error| format!("the pool: {error}"));
@@ -441,7 +440,7 @@ impl Journal {
         self.changed.notify_all();
     }
 
-    /// Says durably that a file has nothing that counts, and makes it larger if it is to be; its size.
+    /// Marks a file durably as having nothing valid, and enlarges it if it was full; returns its size.
     fn retire(&self, number: usize, size: u64, was_full: bool) -> io::Result<u64> {
         let file = &self.files[number].file;
         let head = Head { uuid: self.uuid, id: self.id, generation: 0, sequence: 0 };
@@ -451,7 +450,7 @@ impl Journal {
             return Ok(size);
         }
         if map::allocate(file, size as usize, 2 * size as usize).is_err() || files::write_zeroes(file, size, 2 * size).is_err() {
-            // Without more space it stays as it is.
+            // Without more space it keeps its size.
             file.set_len(size)?;
             return Ok(size);
         }
@@ -459,7 +458,7 @@ impl Journal {
         Ok(2 * size)
     }
 
-    /// Makes the device have all that the pool has.
+    /// Writes everything in the pool to the device.
     fn write_pool(&self, pool: &Arc<Mapping>, mut state: MutexGuard<'_, State>) {
         while (state.turns || state.checkpoints) && self.failure().is_none() {
             self.changed.wait(&mut state);
@@ -485,15 +484,14 @@ impl Journal {
         }
     }
 
-    /// Makes the device have all that the pool has, so that recovery stores nothing of what was fenced before. If it fails, that is the end, as in
-    /// [`Journal::write`].
+    /// Writes everything in the pool to the device, so that recovery stores nothing that was fenced before. A failure is final, as in [`Journal::write`].
     pub(crate) fn empty(&self, pool: &Arc<Mapping>) {
         self.write_pool(pool, self.state.lock());
     }
 
-    /// Remembers the first failure: afterwards the kernel may report success for what it has dropped.
+    /// Records the first failure: afterwards the kernel may report success for what it has dropped.
     fn fail(&self, _locked: &mut State, pool: &Mapping, why: String) {
-        // Whoever is in the middle of an operation goes on, as if it were durable. What he stores must not be found without it.
+        // A thread in the middle of an operation goes on as if it were durable. What it stores must not be found without that.
         pool.detach();
         let _ = self.failure.set(why);
     }
@@ -504,7 +502,7 @@ impl Journal {
         self.changed.notify_all();
     }
 
-    /// Waits until nobody writes the pool to the device.
+    /// Waits until nobody is writing the pool to the device.
     pub(crate) fn quiesce(&self) {
         let mut state = self.state.lock();
         while state.checkpoints {
@@ -512,24 +510,24 @@ impl Journal {
         }
         let worker = state.worker.take();
         drop(state);
-        // Who is at its end has the file yet, and so its lock.
+        // A worker that is about to end still has the file, and so its lock.
         worker.map(JoinHandle::join);
     }
 
-    /// Takes the files away, when no superblock names them any more.
+    /// Removes the files, when no superblock names them any more.
     pub(crate) fn remove(&self) {
         self.quiesce();
         self.files.iter().for_each(Part::remove);
     }
 
-    /// Generation of the file at work, and where its next frame begins.
+    /// Generation of the file in use, and where its next frame begins.
     #[cfg(test)]
     fn position(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.generation, state.end)
     }
 
-    /// Has the next frame fail.
+    /// Makes the next frame fail.
     #[cfg(test)]
     pub(crate) fn fail_next(&self) {
         self.fails.store(true, Ordering::Relaxed);
@@ -540,22 +538,22 @@ fn file_of(generation: u64) -> usize {
     (generation % 2) as usize
 }
 
-/// Makes one of the two files, which is locked as long as it is open, with blocks and a head on the device. What fails leaves none.
+/// Creates one of the two files, which stays locked as long as it is open, with blocks and a head on the device. A failure leaves no file.
 fn create_part(path: &Path, like: &File, head: &Head) -> io::Result<File> {
     remove(path, Some(head.uuid))?;
-    // For nobody else, until it is known who may read the pool.
+    // Only for this user, until it is known who may read the pool.
     let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     let fill = || {
         file.try_lock()?;
         let like = like.metadata()?;
-        // As beside a file that alone was mounted into a container, or one that an overlay has copied from another file system.
+        // This happens beside a file that alone was mounted into a container, or that an overlay has copied from another file system.
         if file.metadata()?.dev() != like.dev() {
             return Err(io::Error::other(
                 "it would not lie in the file system in which the pool lies, so it might be gone when the pool is not; copy the pool",
             ));
         }
         files::keep_access(&file, &like)?;
-        // So that a frame finds blocks that need not be made first.
+        // So that blocks need not be allocated for frames.
         files::write_zeroes(&file, 0, SIZE_MIN)?;
         file.write_all_at(bytemuck::cast_slice(&head.encode()), 0)?;
         file.sync_all()
@@ -569,7 +567,7 @@ fn create_part(path: &Path, like: &File, head: &Head) -> io::Result<File> {
     }
 }
 
-/// Takes away a file of a journal of this pool, or of any, that nobody uses, if it is there, or one that nothing has been written to.
+/// Removes a journal file of this pool, or of any, that nobody uses, or to which nothing has been written.
 fn remove(path: &Path, uuid: Option<u128>) -> io::Result<()> {
     let there = match open_part(path, true) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -588,17 +586,17 @@ fn remove(path: &Path, uuid: Option<u128>) -> io::Result<()> {
     if words != [0; HEAD_WORDS] && Head::decode(&words).is_none_or(|head| uuid.is_some_and(|uuid| head.uuid != uuid)) {
         return Err(io::Error::other("there is another file of this name, or another pool's journal; move it to where that is"));
     }
-    // Its owner may have taken it away meanwhile.
+    // Its owner may have removed it meanwhile.
     if files::has_name(&there, path)? { std::fs::remove_file(path) } else { Ok(()) }
 }
 
-/// Opens a file that is there; nothing else.
+/// Opens an existing file; creates none.
 fn open_part(path: &Path, write: bool) -> io::Result<File> {
     let file = File::options().read(true).write(write).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file")) }
 }
 
-/// Opens the file at `path` once more, with a description of its own.
+/// Opens the file at `path` again, with a description of its own.
 fn open_again(path: &Path, file: &File) -> io::Result<File> {
     let again = File::options().read(true).write(true).open(path)?;
     if files::has_name(file, path)? { Ok(again) } else { Err(io::Error::other("somebody has put another in its place")) }
@@ -611,7 +609,7 @@ fn store(pool: &Mapping, held: &[(usize, u64)]) {
     }
 }
 
-/// The line at `at`, as it was at one moment: while others store to it, each word for itself, it may have to be read again.
+/// The line at `at`, as it was at one moment: while others store to its words, it may have to be read again.
 fn copy(pool: &Mapping, at: usize) -> [u64; LINE_WORDS] {
     let words = pool.words(at, LINE_WORDS);
     let read = || std::array::from_fn(|word| words[word].load(Ordering::Acquire));
@@ -625,16 +623,16 @@ fn copy(pool: &Mapping, at: usize) -> [u64; LINE_WORDS] {
     }
 }
 
-/// What a journal says of its pool.
+/// The content of a journal.
 pub(crate) struct Replay {
     /// The words of both files.
     words: [Vec<u64>; 2],
-    /// Where the last frame with the line at this offset has it: in which file, and from which word on.
+    /// Where the last frame that has the line at this offset has it: the file, and the first word.
     lines: BTreeMap<u64, (usize, usize)>,
 }
 
 impl Replay {
-    /// Reads the journal `id` of the pool `uuid` in the file at `path`; without an `id`, whichever is there.
+    /// Reads the journal `id` of the pool `uuid` in the file at `path`; without an `id`, whichever exists.
     ///
     /// # Errors
     /// [`Error::NoJournal`], [`Error::Io`].
@@ -670,7 +668,7 @@ impl Replay {
         Ok(replay)
     }
 
-    /// Takes note of the lines of one file; the sequence number that its next frame would have. `None` if a frame contradicts itself, or lies behind none.
+    /// Records the lines of one file; returns the sequence number of a next frame. `None` if a frame contradicts itself, or lies behind an invalid one.
     fn read_frames(&mut self, number: usize, head: &Head) -> Option<u64> {
         let words = &self.words[number];
         let (mut at, mut sequence) = (FIRST as usize / WORD, head.sequence);
@@ -690,7 +688,7 @@ impl Replay {
         (!is_followed(words.get(at..)?, head, sequence)).then_some(sequence)
     }
 
-    /// Writes the lines that begin at bytes `range` to the pool: to its file, or, where that is only looked at, to this process's own copy of what it has.
+    /// Writes the lines that begin in bytes `range` to the pool: to its file, or, if the pool is opened only to be looked at, to this process's copy.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -708,15 +706,15 @@ impl Replay {
     }
 }
 
-/// The frame with which `words` begin, if it is the one with this number in the file with this head.
+/// The frame at the beginning of `words`, if it is the one with this number in the file with this head.
 fn frame<'a>(words: &'a [u64], head: &Head, sequence: u64) -> Option<&'a [u64]> {
     let frame = words.get(..*words.first()? as u32 as usize).filter(|frame| frame.len() >= FRAME_HEAD)?;
     (frame[1] == sequence && frame[0] >> 32 == u64::from(frame_checksum(head.id, head.generation, frame))).then_some(frame)
 }
 
-/// Whether a later frame lies behind what is not the one with this number: that was whole once, since each is written when the device has the one before.
+/// Whether a later frame follows an invalid one with this number. Then that was valid once, since each is written when the device has the one before.
 fn is_followed(words: &[u64], head: &Head, sequence: u64) -> bool {
-    // What somebody has made to look like frames all over is not read again for each.
+    // Bounds the work: crafted words that look like frames everywhere are not read again for each.
     let mut left = 4 * words.len();
     (1..words.len().saturating_sub(1)).any(|at| {
         let (length, number) = (words[at] as u32 as usize, words[at + 1]);
@@ -728,7 +726,7 @@ fn is_followed(words: &[u64], head: &Head, sequence: u64) -> bool {
     })
 }
 
-/// The whole words of a file that is no larger than one of a journal.
+/// The whole words of a file that is no larger than a journal file can be.
 fn read_words(path: &Path) -> io::Result<Vec<u64>> {
     let file = open_part(path, false)?;
     let mut words = vec![0; (file.metadata()?.len().min(SIZE_MAX) / WORD as u64) as usize];
@@ -736,7 +734,7 @@ fn read_words(path: &Path) -> io::Result<Vec<u64>> {
     Ok(words)
 }
 
-/// Gives what is left of the journal of the pool at `path`, which cannot be made whole by it, another name: somebody may find the rest.
+/// Renames what is left of the journal of the pool at `path`, which cannot restore the pool: somebody may find the rest.
 ///
 /// # Errors
 /// [`Error::Io`].
@@ -759,7 +757,7 @@ pub(crate) fn put_aside(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes away what is left of the journal of the pool `uuid`, or of any, at `path`, which needs none. It means nothing, so it does no harm if it stays.
+/// Removes what is left of the journal of the pool `uuid`, or of any, at `path`, which needs none. It means nothing, so it does no harm if it stays.
 pub(crate) fn remove_journal(path: &Path, uuid: Option<u128>) {
     paths(path).iter().flatten().for_each(|path| _ = remove(path, uuid));
 }

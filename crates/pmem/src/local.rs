@@ -1,7 +1,7 @@
 //! What each thread keeps for each pool it uses.
 //!
-//! A thread mostly uses one pool, so finding its state is one comparison. What belongs to pools that are gone is dropped when the thread meets a new pool; the
-//! rest, when the thread ends.
+//! A thread mostly uses one pool, so finding its state is one comparison. States of pools that no longer exist are dropped when the thread meets a new pool;
+//! the others, when the thread ends.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ pub(crate) trait Tenant {
 /// The states of one thread, by number of the pool; the one used last comes first.
 pub(crate) struct PerPool<T>(RefCell<Vec<(u64, T)>>);
 
-/// A number that no other pool of this process has, or ever had.
+/// A number that no other pool of this process has or has ever had.
 pub(crate) fn unique() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -26,7 +26,7 @@ impl<T: Tenant> PerPool<T> {
         Self(RefCell::new(Vec::new()))
     }
 
-    /// Runs `act` on the state for pool `id`, which `open` makes if there is none. Neither of them may come back here.
+    /// Runs `act` on the state for pool `id`, which `open` creates if necessary. Neither may call this function.
     #[inline]
     pub(crate) fn with<R>(&self, id: u64, open: impl FnOnce() -> T, act: impl FnOnce(&T) -> R) -> R {
         if let Some((first, state)) = self.0.borrow().first()

@@ -5,18 +5,18 @@
 //! |-- the pool --|-- unused --|-- mapped, but the file ends before: no access --|
 //! ```
 //!
-//! The file is mapped once, as if it had the size that the pool may ever have, and grows under its mapping. So growth moves nothing, references into the pool
-//! stay valid, and the bounds check of every access ([`Pm`](crate::Pm)) is what keeps from touching pages the file does not have. Space on the file system is
-//! allocated before the pool is told of it, so a full disk is an error of the call that grows, and never a SIGBUS in the middle of a store. (File systems that
-//! copy on write, such as btrfs, promise that for the first write to a page only.)
+//! The file is mapped once, as if it had the largest size that the pool may ever have, and grows under its mapping. So growth moves nothing, references into
+//! the pool stay valid, and the bounds check of every access ([`Pm`](crate::Pm)) keeps it from touching pages that the file does not have. Space on the file
+//! system is allocated before the pool is told of it, so a full disk is an error of the call that grows, and never a SIGBUS in the middle of a store. (File
+//! systems that copy on write, such as btrfs, guarantee that only for the first write to a page.)
 //!
-//! Pages come when they are touched. Populating them in advance was measured on ext4 and tmpfs: it saved no more than a third of the 1 to 2.5 microseconds that
-//! the first store to a page takes, and made growth stall. Asking for huge pages is free, and cut the first store to a page after reopening on ext4 from 500 to
-//! 80 ns. The mapping begins where a huge page may.
+//! Pages are allocated when they are touched. Populating them in advance was measured on ext4 and tmpfs: it saved no more than a third of the 1 to 2.5
+//! microseconds that the first store to a page takes, and made growth stall. Asking for huge pages is free, and cut the first store to a page after reopening
+//! on ext4 from 500 to 80 ns. The mapping begins where a huge page may.
 //!
-//! A tmpfs has none unless it is mounted so, but puts what is there on huge pages when it is asked to (`MADV_COLLAPSE`, Linux 6.1). It is asked before the
-//! pages are there, but for one of each 512, without which it refuses: that takes the system a quarter of the time that it takes to allocate 512 pages, and
-//! nobody waits for each to be cleared when it is touched first, which takes longer still.
+//! A tmpfs has no huge pages unless it is mounted so, but moves content to huge pages when asked to (`MADV_COLLAPSE`, Linux 6.1). It is asked before the pages
+//! exist, except for one of each 512, without which it refuses. That takes a quarter of the time of allocating 512 pages, and saves clearing each when it is
+//! first touched, which takes longer still.
 
 use crate::huge::HUGE_PAGE;
 use crate::journal::Journal;
@@ -33,12 +33,12 @@ use std::sync::{Arc, OnceLock};
 /// The page size that layouts rely on; the machine's own may be larger.
 pub(crate) const PAGE: usize = 4096;
 
-/// How many holes of a file are covered for who looks at it. Each takes two of the mappings that the system allows a process, 65,530 as a rule.
+/// Maximum number of holes of a file that are covered for a reader. Each takes two of the mappings that the system allows a process, usually 65,530.
 const HOLES_COVERED_MAX: usize = 1 << 14;
 
 /// Zeroed memory of this process, which outlives the pools made in it: for tests, for measuring, and for stores that need not last.
 ///
-/// It is taken from the system when it is touched first, so a large one costs nothing.
+/// The system provides it page by page on first touch, so a large one costs nothing.
 pub struct Memory {
     base: NonNull<u8>,
     size: usize,
@@ -53,7 +53,7 @@ impl Memory {
     /// `size` bytes, rounded up to pages.
     ///
     /// # Errors
-    /// [`Error::AddressSpace`] when the system does not give them.
+    /// [`Error::AddressSpace`] when the system refuses.
     pub fn new(size: usize) -> Result<Arc<Self>, Error> {
         let refused = |source| Error::AddressSpace { wanted: size, source };
         let size = size.max(1).checked_next_multiple_of(PAGE).ok_or_else(|| refused(io::ErrorKind::InvalidInput.into()))?;
@@ -65,7 +65,7 @@ impl Memory {
         self.size
     }
 
-    /// All of it as words, writable past every medium: for those who play crash, damage or the passing of time.
+    /// All of it as words, writable past every medium: for code that simulates crashes, damage or the passing of time.
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: `size` bytes from `base` live as long as `self`, are aligned to a page, were zeroed, and are accessed as 64-bit atomics only.
         unsafe { std::slice::from_raw_parts(self.base.cast().as_ptr(), self.size / size_of::<AtomicU64>()) }
@@ -102,7 +102,7 @@ pub(crate) fn take(size: usize) -> io::Result<NonNull<u8>> {
     Ok(NonNull::new(base.cast()).expect("the system maps nothing at address 0"))
 }
 
-/// Whether the system can do what [`populate`] asks for.
+/// Whether the system supports what [`populate`] asks for.
 #[cfg(test)]
 pub(crate) fn can_populate() -> bool {
     let memory = Memory::new(PAGE).unwrap();
@@ -110,7 +110,7 @@ pub(crate) fn can_populate() -> bool {
     !cfg!(miri) && unsafe { libc::madvise(memory.base.as_ptr().cast(), PAGE, libc::MADV_POPULATE_WRITE) } == 0
 }
 
-/// Has the system find pages for `size` bytes of a mapping, as if each were read, or written to; where it cannot (Linux before 5.14), it does so when they are.
+/// Has the system find pages for `size` bytes of a mapping, as if each were read or written. Systems that cannot (Linux before 5.14) do so on first access.
 fn populate(base: NonNull<u8>, size: usize, how: i32) -> io::Result<()> {
     if cfg!(miri) {
         return Ok(());
@@ -162,12 +162,12 @@ pub(crate) struct Mapping {
     /// `is_continued`, all.
     base: NonNull<u8>,
     size: usize,
-    /// Whether there are zeroes behind the end of the file, so that all of it may be accessed.
+    /// Whether zeroes follow the end of the file, so that all of the mapping may be accessed.
     is_continued: bool,
     sharing: Sharing,
     file: File,
     path: PathBuf,
-    /// Whether huge pages are asked for where it grows.
+    /// Whether huge pages are requested where the file grows.
     huge_pages: bool,
     is_tmpfs: bool,
     detached: OnceLock<()>,
@@ -180,7 +180,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `file` as if it had `size` bytes: privately if `private`, else past the page cache if the file lies on persistent memory.
+    /// Maps `file` as if it had `size` bytes: privately if `private`, otherwise past the page cache if the file lies on persistent memory.
     pub(crate) fn new(file: File, path: &Path, size: usize, private: bool, huge_pages: bool) -> Result<Self, Error> {
         let refused = |source| Error::AddressSpace { wanted: size, source };
         let size = size.checked_next_multiple_of(HUGE_PAGE).ok_or_else(|| refused(io::ErrorKind::InvalidInput.into()))?;
@@ -214,7 +214,7 @@ impl Mapping {
         self.size
     }
 
-    /// Bytes that are there: those that the file has, or all.
+    /// Accessible bytes: those of the file, or all.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -230,7 +230,7 @@ impl Mapping {
         Ok(self.file.metadata().map_err(|error| self.error("look at", error))?.len())
     }
 
-    /// Puts zeroes where the file does not reach, for who looks at what is left of it: in its last page there are some in any case.
+    /// Maps zeroes where the file does not reach, for reading what is left of it; its last page ends in some in any case.
     ///
     /// # Errors
     /// [`Error::AddressSpace`], [`Error::Io`].
@@ -241,8 +241,8 @@ impl Mapping {
         Ok(())
     }
 
-    /// Puts zeroes where the file has holes: to read one takes space of a tmpfs, and where there is none the system ends the process. What somebody else puts
-    /// there later is not seen. Of more holes than [`HOLES_COVERED_MAX`], or than the system maps, those at the end stay.
+    /// Maps zeroes over the holes of the file: reading one allocates space of a tmpfs, and if there is none the system ends the process. Later writes of other
+    /// processes there are not seen. If there are more holes than [`HOLES_COVERED_MAX`], or than the system maps, those at the end stay.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -251,9 +251,9 @@ impl Mapping {
         for _ in 0..HOLES_COVERED_MAX {
             let Some(hole) = self.next_hole(at, length)? else { break };
             at = hole.end;
-            // A tmpfs has holes of whole pages; the last one may be of a page in which the file ends.
+            // A tmpfs has holes of whole pages; the last one may include part of the page in which the file ends.
             let end = if at == length { at.next_multiple_of(PAGE as u64) } else { at };
-            // A process has a limit of mappings: without, this is as it was.
+            // A process has a limit of mappings: without this one, everything is as before.
             if self.put_zeroes(hole.start as usize..end as usize).is_err() {
                 break;
             }
@@ -261,14 +261,14 @@ impl Mapping {
         Ok(())
     }
 
-    /// The first hole that the file has in the bytes `at..end`. What has space that nothing was written to yet may be one; where the file system knows of no
+    /// The first hole of the file in the bytes `at..end`. Allocated space to which nothing was written may count as one; where the file system knows of no
     /// holes, there is none.
     ///
     /// # Errors
     /// [`Error::Io`].
     pub(crate) fn next_hole(&self, at: u64, end: u64) -> Result<Option<Range<u64>>, Error> {
         use rustix::fs::{SeekFrom, seek};
-        // Behind the end of every file there is a hole, and nothing else.
+        // At the end of every file there is a hole, and nothing else.
         let find = |from| match seek(&self.file, from) {
             Err(rustix::io::Errno::NXIO) => Ok(end),
             found => found.map(|found| found.min(end)).map_err(|error| self.error("look for holes in", error)),
@@ -277,7 +277,7 @@ impl Mapping {
         Ok(if start < end { Some(start..find(SeekFrom::Data(start))?) } else { None })
     }
 
-    /// Has whole pages read as zero, and be this process's own, whatever the file has there.
+    /// Makes whole pages read as zero and be private to this process, whatever the file has there.
     fn put_zeroes(&mut self, bytes: Range<usize>) -> Result<(), Error> {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
         assert!(self.sharing == Sharing::Private, "a file that others see");
@@ -295,7 +295,7 @@ impl Mapping {
         &self.file
     }
 
-    /// What makes lines durable, from [`Mapping::keep_journal`] on.
+    /// The journal that makes lines durable, from [`Mapping::keep_journal`] on.
     pub(crate) fn journal(&self) -> Option<&Journal> {
         self.journal.get()
     }
@@ -305,10 +305,10 @@ impl Mapping {
         self.journal.get_or_init(|| journal)
     }
 
-    /// `count` words from `at`, writable past every medium. The file has to have them: the system ends the process otherwise.
+    /// `count` words from `at`, writable past every medium. The file must have them: otherwise the system ends the process.
     ///
     /// # Panics
-    /// When they do not lie in the mapping, or `at` is not a multiple of a word.
+    /// If they do not lie in the mapping, or `at` is not a multiple of a word.
     pub(crate) fn words(&self, at: usize, count: usize) -> &[AtomicU64] {
         assert!(at.is_multiple_of(WORD) && count.checked_mul(WORD).and_then(|size| at.checked_add(size)).is_some_and(|end| end <= self.size));
         // SAFETY: within our own mapping, which lives as long as `self`, and aligned, as that begins on a page; it is accessed as 64-bit atomics only.
@@ -329,22 +329,22 @@ impl Mapping {
         self.file.sync_all().map_err(|error| self.error("synchronise", error))
     }
 
-    /// Like [`Mapping::synchronise`] for the first `size` bytes, which is all that changed.
+    /// Like [`Mapping::synchronise`] for the first `size` bytes, where all changes are.
     pub(crate) fn synchronise_head(&self, size: usize) -> Result<(), Error> {
         // SAFETY: msync reads and writes no memory of the process, whatever the addresses are.
         unsafe { rustix::mm::msync(self.base.as_ptr().cast(), size, rustix::mm::MsyncFlags::SYNC) }.map_err(|error| self.error("synchronise", error))
     }
 
-    /// Drops what the page cache has of the file and the device is taken to have, so that it is read from there. Pages that another process has mapped stay.
+    /// Drops what the page cache has of the file and the device is assumed to have, so that it is read from the device. Pages mapped by another process stay.
     ///
     /// # Errors
     /// [`Error::Io`].
     pub(crate) fn drop_cached(&self) -> Result<(), Error> {
         assert!(self.sharing != Sharing::Private, "what was stored would be lost");
-        // The page cache keeps what is mapped, and around each page that was touched that is more than the page.
+        // The page cache keeps mapped pages, and around each touched page more than that page is mapped.
         // SAFETY: within our own mapping, which stays; all that was stored is the file's, and found there again.
         let unmapped = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.size, rustix::mm::Advice::LinuxDontNeed) };
-        // What a process has locked in memory it keeps.
+        // Pages that a process has locked in memory stay.
         let unmapped = unmapped.or_else(|error| if error == rustix::io::Errno::INVAL { Ok(()) } else { Err(error) });
         let dropped = unmapped.and_then(|()| rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed));
         dropped.map_err(|error| self.error("read anew", error))
@@ -355,23 +355,23 @@ impl Mapping {
         self.is_tmpfs
     }
 
-    /// Whether what it grows by lies on huge pages, if the system has them: on a tmpfs, where the file system would find none unasked.
+    /// Whether it grows on huge pages, if the system has them: on a tmpfs, which would use none unasked.
     pub(crate) fn has_huge_pages(&self) -> bool {
         self.huge_pages
     }
 
-    /// Gives the bytes `from..to` space on the file system, on huge pages where those are asked for. If it cannot be done, the file is as long as before.
+    /// Gives the bytes `from..to` space on the file system, on huge pages if requested. On failure, the file keeps its length.
     ///
     /// # Errors
     /// Those of [`allocate`].
     pub(crate) fn allocate(&self, from: usize, to: usize) -> io::Result<()> {
         let length = self.file.metadata()?.len();
         if self.huge_pages {
-            // The first may begin with what was there before. The last may end behind `to`, and is left for when it is full.
+            // The first may begin with what was there before. The last may end behind `to`, and waits until it is full.
             let (first, end) = (from & !(HUGE_PAGE - 1), to & !(HUGE_PAGE - 1));
             let has_room = |at: &usize| allocate(&self.file, at + HUGE_PAGE - PAGE, at + HUGE_PAGE).is_ok();
             let count = (first..end).step_by(HUGE_PAGE).take_while(has_room).count();
-            // Whatever could not be done: what has no space then is given some, or there is none.
+            // Failures do not matter: what then lacks space gets some below, or there is none.
             self.collapse(first, count);
         }
         let allocated = allocate(&self.file, from, to);
@@ -381,29 +381,28 @@ impl Mapping {
         allocated
     }
 
-    /// Puts the bytes of `count` huge pages from `at` on on such, where some of each have space and the file has all of them; what is in use somehow at this
-    /// moment may be left out. Whether the system has done it for all. Who uses them notices nothing but the time.
+    /// Moves the bytes of `count` huge pages from `at` on to huge pages, where some of each have space and the file has all of them. Pages in use in some way
+    /// at this moment may be left out. Returns whether the system has done it for all. Users notice nothing but the time.
     pub(crate) fn collapse(&self, at: usize, count: usize) -> bool {
         assert!(at.is_multiple_of(HUGE_PAGE) && count.checked_mul(HUGE_PAGE).is_some_and(|size| size <= self.size - at));
         // SAFETY: it is within our own mapping, and changes the cost of memory, not its content.
         unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), count * HUGE_PAGE, libc::MADV_COLLAPSE) == 0 }
     }
 
-    /// Touches the first `size` bytes, which have space. Where there is a device, it would have to write all that seems to be written to.
+    /// Touches the first `size` bytes, which have space; by reads alone where a device would have to write what seems modified.
     pub(crate) fn populate(&self, size: usize) -> io::Result<()> {
         assert!(size <= self.size);
         let is_written = self.is_tmpfs || self.sharing == Sharing::Direct;
         populate(self.base, size, if is_written { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ })
     }
 
-    /// Keeps from the file whatever is stored from now on, in memory of this process's own; what was stored before may still get there. For when the device has
-    /// refused to write something, so that nothing that came after it may be found there. The first call does it: another copy would be without what was stored
-    /// since.
+    /// Keeps all later stores from the file, in private memory of this process; earlier stores may still get there. For when the device has refused to write
+    /// something, so that nothing stored after it may be found. Only the first call has an effect: another copy would lack what was stored since.
     ///
-    /// A page is a copy from when it is stored to first. Until then it is read from the page cache, and when that has dropped it, from the device, which may
-    /// have an older one. To copy all of them at once might take more memory than there is.
+    /// A page is a copy from the first store to it. Until then it is read from the page cache, and when that has dropped it, from the device, which may have an
+    /// older one. Copying all pages at once might take more memory than there is.
     ///
-    /// Ends the process if the system does not do it.
+    /// Ends the process if the system refuses.
     pub(crate) fn detach(&self) {
         self.detached.get_or_init(|| self.exchange_for_copy());
     }
@@ -415,7 +414,7 @@ impl Mapping {
     fn exchange_for_copy(&self) {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // No more than the file has, which grows no more: the system may count what is private as memory, and what is mapped is as large as a pool may get.
+        // No more than the file has, which no longer grows: the system may count private mappings as memory, and the mapping is as large as a pool may get.
         let size = self.file_length().map_or(self.size, |length| length.next_multiple_of(PAGE as u64).clamp(PAGE as u64, self.size as u64) as usize);
         // SAFETY: it takes the place of our own mapping at once, and every byte in it is what the file has, which is what was stored there, atomically.
         let detached = unsafe { mmap(self.base.as_ptr().cast(), size, ProtFlags::READ | ProtFlags::WRITE, flags, &self.file, 0) };
@@ -450,7 +449,7 @@ fn map(file: &File, size: usize, sharing: Sharing) -> io::Result<NonNull<u8>> {
         unsafe { mmap(place, size, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0) }
     };
     let mut base = map_at(aligned_place(size))?;
-    // Somebody else was quicker: once more.
+    // Another thread was quicker: try again.
     if base.addr() % HUGE_PAGE != 0 {
         let other = map_at(aligned_place(size));
         if let Ok(other) = other {
@@ -482,8 +481,7 @@ fn aligned_place(size: usize) -> *mut std::ffi::c_void {
 /// Gives the bytes `from..to` of `file` space on its file system.
 ///
 /// # Errors
-/// The kind is [`io::ErrorKind::StorageFull`], whatever bound was met: of the device, the quota, the size of files, or the memory for a
-/// tmpfs.
+/// The kind is [`io::ErrorKind::StorageFull`], whatever limit was met: of the device, the quota, the size of files, or the memory for a tmpfs.
 pub(crate) fn allocate(file: &File, from: usize, to: usize) -> io::Result<()> {
     use rustix::fs::{FallocateFlags, fallocate};
     use rustix::io::Errno;
@@ -491,7 +489,7 @@ pub(crate) fn allocate(file: &File, from: usize, to: usize) -> io::Result<()> {
     let result = loop {
         let size = piece.min(to - at);
         match fallocate(file, FallocateFlags::empty(), at as u64, size as u64) {
-            // A tmpfs takes all of it back when a signal comes: of large pieces none might be done before the next one.
+            // On a signal, a tmpfs takes all of it back: no large piece might ever be finished before the next signal.
             Err(Errno::INTR) => piece = (size / 2).max(HUGE_PAGE),
             Err(Errno::OPNOTSUPP) => break extend_with_zeroes(file, at as u64, to as u64),
             Ok(()) if at + size < to => at += size,
@@ -504,9 +502,9 @@ pub(crate) fn allocate(file: &File, from: usize, to: usize) -> io::Result<()> {
     })
 }
 
-/// Has the kernel write what has changed of a file, `piece` bytes after the other, so that whatever else wants the device waits for no more than one. The
-/// device may still have it in a cache, and may not know where it lies. Who has this file description may be told of a failure here, and nowhere else; the
-/// others are told when they synchronise the file.
+/// Has the kernel write what has changed of a file, `piece` bytes at a time, so that other accesses to the device wait for no more than one piece. The device
+/// may still have it in a cache, and may not know where it lies. A failure here may be reported to this file description only; the others are told when they
+/// synchronise the file.
 pub(crate) fn write_back(file: &File, piece: u64) {
     use std::os::fd::AsRawFd;
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
@@ -517,7 +515,7 @@ pub(crate) fn write_back(file: &File, piece: u64) {
     }
 }
 
-/// Gives the space of the bytes `from..to` of `file` back to its file system: they read as zero from then on. Whether the file system can do that.
+/// Gives the space of the bytes `from..to` of `file` back to its file system: they read as zero from then on. Returns whether the file system can do that.
 pub(crate) fn punch(file: &File, from: usize, to: usize) -> io::Result<bool> {
     use rustix::fs::{FallocateFlags, fallocate};
     use rustix::io::Errno;
@@ -530,13 +528,13 @@ pub(crate) fn punch(file: &File, from: usize, to: usize) -> io::Result<bool> {
     }
 }
 
-/// Bytes that the file system of `file` has for whoever may not use what it keeps for its owner; `None` if it does not say, as a tmpfs without a limit.
+/// Bytes that the file system of `file` has for users who may not use its reserve; `None` if it does not say, as a tmpfs without a limit.
 pub(crate) fn available(file: &File) -> Option<u64> {
     let found = rustix::fs::fstatvfs(file).ok()?;
     (found.f_blocks > 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// What `fallocate` does, as far as possible on file systems that have no such call: what the file has already is left as it is.
+/// What `fallocate` does, as far as possible on file systems that lack it: existing content of the file stays as it is.
 fn extend_with_zeroes(file: &File, from: u64, to: u64) -> io::Result<()> {
     files::write_zeroes(file, from.max(file.metadata()?.len()), to)
 }

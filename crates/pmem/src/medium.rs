@@ -1,11 +1,11 @@
 //! Where stores become durable.
 //!
-//! All of Everleaf writes persistent memory through [`Pm<M>`](crate::Pm), and `M`, the medium, decides what a flush and a fence are. One source of every index
-//! thus runs on hardware, with emulated latency and with counters if they are asked for, and under the crash checker. A medium is a type, not a cargo feature:
-//! every build compiles all of them.
+//! All of Everleaf writes persistent memory through [`Pm<M>`](crate::Pm), and `M`, the medium, decides what a flush and a fence are. So one source of every
+//! index runs on hardware, with emulated latency and counters on request, and under the crash checker. A medium is a type, not a cargo feature: every build
+//! compiles all of them.
 //!
-//! The model that a medium implements is that of x86 (`docs/persistency-model.md`): after a crash each 64-byte line holds *some prefix* of the stores made to
-//! it, at least up to its last flush that a fence by the same thread followed; lines are independent; an aligned 8-byte store is atomic.
+//! A medium implements the x86 model (`docs/persistency-model.md`): after a crash each 64-byte line holds *some prefix* of the stores made to it, at least up
+//! to its last flush that a fence by the same thread followed; lines are independent; an aligned 8-byte store is atomic.
 
 mod count;
 mod crash;
@@ -48,12 +48,12 @@ impl<'a> Lines<'a> {
         let size = size_of_val(what);
         let start = std::ptr::from_ref(what).cast::<u8>();
         let skew = start.addr() % LINE;
-        // What has no bytes may lie anywhere, in memory that is not mapped too.
+        // An empty slice may lie anywhere, even in memory that is not mapped.
         let count = if size == 0 { 0 } else { (skew + size).div_ceil(LINE) };
         Self { first: start.wrapping_sub(skew), at: at.wrapping_sub(skew), count, mapped: PhantomData }
     }
 
-    /// Where the first line lies in this process. For the processor and the kernel, not to be accessed.
+    /// Address of the first line in this process, for the processor and the kernel; not to be accessed.
     #[inline(always)]
     pub(crate) fn first(&self) -> *const u8 {
         self.first
@@ -72,11 +72,11 @@ impl<'a> Lines<'a> {
 
 /// Where stores become durable. See the module documentation.
 ///
-/// `flush` and `fence` cannot fail. A medium on which making durable can fail latches the failure and reports it by [`Medium::failure`]; the pool then refuses
-/// further writes.
+/// `flush` and `fence` cannot fail. A medium on which making something durable can fail latches the failure and reports it by [`Medium::failure`]; the pool
+/// then refuses further writes.
 ///
 /// Whatever stores, flushes and fences is `#[track_caller]`, up to the function whose call is a step of some protocol, so that a medium can tell such steps
-/// apart by their places in the source. A medium that does not ask pays nothing: the place is a constant argument of functions that are inlined.
+/// apart by their source locations. A medium that does not ask pays nothing: the location is a constant argument of inlined functions.
 pub trait Medium: Send + Sync + 'static {
     /// Stores `value` in `word`, which lies `at` bytes from the start of the pool.
     #[inline(always)]
@@ -85,9 +85,9 @@ pub trait Medium: Send + Sync + 'static {
         word.store(value, order);
     }
 
-    /// Stores `bytes` in `words`, which are as many as they fill, little end first, the last one padded with zeroes; past the caches if the medium can. The
-    /// first word lies `at` bytes from the start of the pool. The words are durable after a flush and a fence of this thread. Until the fence each of them may
-    /// have reached memory or not, whatever was stored before or after to other words; and no other thread may look at them.
+    /// Stores `bytes` in `words`, which they fill exactly: little end first, the last word padded with zeroes; past the caches if the medium can. The first
+    /// word lies `at` bytes from the start of the pool. The words are durable after a flush and a fence of this thread. Until the fence each of them may or may
+    /// not have reached memory, whatever was stored before or after to other words; and no other thread may look at them.
     #[inline]
     #[track_caller]
     fn stream(&self, at: usize, words: &[Word], bytes: &[u8]) {
@@ -114,11 +114,11 @@ pub trait Medium: Send + Sync + 'static {
     #[track_caller]
     fn fence(&self);
 
-    /// Runs `act`, which stores and flushes, so that all that this thread has flushed before is durable before a crash leaves anything of what it stores, and
-    /// that is durable at the end: between two times `fence`; or, where the medium [holds it back](Medium::holds_back), with what was flushed, by one wait for
-    /// a device.
+    /// Runs `act`, which stores and flushes. Everything that this thread has flushed before is durable before a crash can leave anything of what `act` stores,
+    /// and that is durable at the end. This takes a `fence` before and after; or, where the medium [holds it back](Medium::holds_back), together with what was
+    /// flushed, one wait for a device.
     ///
-    /// `act` must do nothing but store and flush. Until the end nobody else may store to the same words.
+    /// `act` must do nothing but store and flush. Until the end no other thread may store to the same words.
     #[track_caller]
     fn publish(&self, fence: impl Fn(), act: impl FnOnce()) {
         fence();
@@ -126,7 +126,7 @@ pub trait Medium: Send + Sync + 'static {
         fence();
     }
 
-    /// Whether what is published is held back until it is durable: so whoever sees it meanwhile sees the old words, or new ones that no crash takes back.
+    /// Whether what is published is held back until it is durable, so that others meanwhile see the old words, or new ones that no crash takes back.
     #[inline(always)]
     fn holds_back(&self) -> bool {
         false
@@ -138,7 +138,7 @@ pub trait Medium: Send + Sync + 'static {
         false
     }
 
-    /// Why the medium can no longer make anything durable, if so.
+    /// Why the medium can no longer make anything durable, if that is so.
     fn failure(&self) -> Option<&str> {
         None
     }

@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 const OFFSET_BITS: u32 = 48;
 const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 
-/// Bytes that offsets can tell apart: no pool is larger.
+/// The range of offsets in bytes: no pool is larger.
 pub(crate) const SIZE_MAX: u64 = 1 << OFFSET_BITS;
 
 /// Offset of a `T` in a pool, in bytes; 0 means none.
@@ -27,7 +27,7 @@ impl<T: ?Sized> Off<T> {
     /// No block: the header of the pool is never a target.
     pub const NULL: Self = Self(0, PhantomData);
 
-    /// An offset from a number of bytes. Nothing is assumed of it: [`Pm::get`](crate::Pm::get) checks.
+    /// An offset from a number of bytes. The number may be anything: [`Pm::get`](crate::Pm::get) checks it.
     #[inline]
     pub const fn new(bytes: u64) -> Self {
         Self(bytes, PhantomData)
@@ -58,7 +58,7 @@ impl<T: ?Sized> Off<T> {
         self.0 | check(self.0) << OFFSET_BITS
     }
 
-    /// Where a link refers to, if it is one.
+    /// The target of a link, if it is one.
     #[inline(always)]
     pub(crate) const fn unchecked(word: u64) -> Self {
         Self::new(word & OFFSET_MASK)
@@ -81,8 +81,9 @@ impl<T: ?Sized> Off<T> {
     }
 }
 
-/// 16 bits that change whenever one byte of `off` changes: that adds or subtracts a multiple of the multiplier, at most 255 of it shifted by whole bytes, and
-/// the top 16 bits of none are all equal. So whichever byte of a link, or of no link, is changed to whatever, the word is no link, and not 0 either.
+/// 16 bits that change whenever one byte of `off` changes: such a change adds or subtracts a multiple of the multiplier, at most 255 of it shifted by whole
+/// bytes, and the top 16 bits of none of these are all equal. So whichever byte of a link, or of 0, is changed to whatever, the word is no link, and not 0
+/// either.
 const fn check(off: u64) -> u64 {
     off.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> OFFSET_BITS
 }

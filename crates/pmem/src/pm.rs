@@ -1,8 +1,8 @@
 //! Every verb on persistent memory.
 //!
-//! `store`, `flush`, `fence`, `persist` (flush and fence), `seal` (make a new block durable), `link` (store where it lies) and `publish` (store behind what was
+//! `store`, `flush`, `fence`, `persist` (flush and fence), `seal` (make a new block durable), `link` (store its offset) and `publish` (store after what was
 //! flushed, and make both durable) are the only words for these acts in Everleaf. [`Pm<M>`] is the one way from an offset to memory: [`Pm::get`] checks bounds
-//! and alignment, so whatever number a damaged pool holds, the answer is `None`.
+//! and alignment, so for whatever number a damaged pool holds, the answer is `None`.
 
 use crate::medium::{LINE, Lines, Medium};
 use crate::schedule::{self, Step};
@@ -36,7 +36,7 @@ impl<M: Medium> Pm<M> {
         Self { medium, base, length: AtomicUsize::new(length) }
     }
 
-    /// Tells that the pool now reaches to `length` bytes. One thread at a time.
+    /// Sets the length of the pool to `length` bytes. One thread at a time.
     ///
     /// # Safety
     /// As for [`Pm::new`], with the new length. What lay within an earlier length stays mapped: references to it may be left.
@@ -56,7 +56,7 @@ impl<M: Medium> Pm<M> {
         self.length.load(Ordering::Acquire)
     }
 
-    /// The `T` with which the pool begins. No offset names it, because 0 stands for none.
+    /// The `T` at the beginning of the pool. No offset names it, because 0 means none.
     pub(crate) fn head<T: Resident>(&self) -> &T {
         const { T::LAYOUT };
         const { assert!(align_of::<T>() <= LINE) };
@@ -80,7 +80,7 @@ impl<M: Medium> Pm<M> {
         Some(unsafe { self.base.add(at).cast::<T>().as_ref() })
     }
 
-    /// Like [`Pm::get`], for a place that can only be wrong if the pool is damaged.
+    /// Like [`Pm::get`], for a place that can be wrong only if the pool is damaged.
     ///
     /// # Errors
     /// [`Error::Corrupt`] naming `what`.
@@ -101,13 +101,13 @@ impl<M: Medium> Pm<M> {
         Some(unsafe { std::slice::from_raw_parts(self.base.add(at).cast::<Word>().as_ptr(), count) })
     }
 
-    /// Asks for `LINES` lines from where `link` refers to, if it refers to anything. A hint.
+    /// Prefetches `LINES` lines from the target of `link`, if it has one. A hint.
     #[inline(always)]
     pub fn prefetch<const LINES: usize>(&self, link: u64) {
         self.prefetch_bytes(Off::<Word>::unchecked(link).bytes(), LINES * LINE);
     }
 
-    /// Asks for the lines of `size` bytes from `at` on. A hint.
+    /// Prefetches the lines of `size` bytes from `at` on. A hint.
     #[inline(always)]
     pub(crate) fn prefetch_bytes(&self, at: u64, size: usize) {
         probe::prefetch_bytes(self.base.as_ptr().wrapping_add(at as usize), size);
@@ -135,7 +135,7 @@ impl<M: Medium> Pm<M> {
     /// Stores `new` if the word holds `current`. A locked operation: this thread's earlier flushes are durable after it; its own store is not.
     ///
     /// # Errors
-    /// What the word holds instead.
+    /// The word's actual value.
     #[inline(always)]
     #[track_caller]
     pub fn compare_exchange(&self, word: &Word, current: u64, new: u64) -> Result<u64, u64> {
@@ -159,7 +159,7 @@ impl<M: Medium> Pm<M> {
         self.medium.fence();
     }
 
-    /// Stores and flushes behind what was flushed before, and makes both durable; see [`Medium::publish`] for what is asked of `act`.
+    /// Stores and flushes after what was flushed before, and makes both durable; see [`Medium::publish`] for the requirements on `act`.
     #[track_caller]
     pub fn publish(&self, act: impl FnOnce()) {
         self.medium.publish(|| self.fence(), act);
@@ -173,10 +173,10 @@ impl<M: Medium> Pm<M> {
         self.fence();
     }
 
-    /// Fills `words` with `bytes`, the last word padded with zeroes. For blocks nobody can reach yet: nothing is said about the order of the stores.
+    /// Fills `words` with `bytes`, the last word padded with zeroes. For blocks nobody can reach yet: the order of the stores is unspecified.
     ///
     /// # Panics
-    /// When `bytes` do not fill exactly so many words.
+    /// If `bytes` do not fill exactly these words.
     pub fn fill(&self, words: &[Word], bytes: &[u8]) {
         assert_eq!(words.len(), bytes.len().div_ceil(WORD));
         let (chunks, rest) = bytes.as_chunks::<WORD>();
@@ -188,11 +188,11 @@ impl<M: Medium> Pm<M> {
         }
     }
 
-    /// As [`Pm::fill`], but past the caches where that is faster, which it is from some kilobytes on that nobody reads at once. What is said of a fill holds:
-    /// the words are durable after a flush and a fence, and are shown to others after a fence only.
+    /// As [`Pm::fill`], but past the caches where that is faster: from some kilobytes on, if nobody reads them at once. As for a fill, the words are durable
+    /// after a flush and a fence; they may be shown to others only after a fence.
     ///
     /// # Panics
-    /// When `bytes` do not fill exactly so many words.
+    /// If `bytes` do not fill exactly these words.
     #[track_caller]
     pub fn stream(&self, words: &[Word], bytes: &[u8]) {
         assert_eq!(words.len(), bytes.len().div_ceil(WORD));

@@ -7,14 +7,15 @@
 //!
 //! Life of a pool:
 //! - **Create**: see `header.rs`; the magic is the commit point. What a crash leaves before that holds nothing and is created anew.
-//! - **Open**: take the lock; read the superblock and check it; refuse a pool that a dead machine may have torn; mark it as not clean, durably, before anything
-//!   else is stored (so that whatever happens from here on, the next open knows that the allocator's snapshot is stale). The device may not have what the page
-//!   cache shows of the header, be it that somebody died, or that it has refused to write that: so it is written again, whatever it says.
+//! - **Open**: take the lock; read the superblock and check it; refuse a pool that may have been torn when the machine went down; mark it as not clean,
+//!   durably, before anything else is stored (so that, whatever happens from here on, the next open knows that the allocator's snapshot is stale). The device
+//!   may lack what the page cache shows of the header, because a process died, or because it has refused to write that: so the header is written again,
+//!   whatever it says.
 //! - **Grow**: see [`Pool::grow`]. **Shrink**: see [`Pool::shrink`].
 //! - **Close**: the allocator writes its snapshot, everything is made durable, then the clean flag, by a change of superblock: the commit point. A crash before
-//!   leaves a pool that was not closed.
+//!   that leaves a pool that was not closed.
 //!
-//! Dropping a pool without closing it is, for the next open, the same as a crash.
+//! For the next open, dropping a pool without closing it is the same as a crash.
 
 mod backing;
 mod header;
@@ -44,23 +45,23 @@ use std::sync::{Arc, OnceLock};
 /// How to create or open a pool.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
-    /// Size in bytes to which the pool may grow. Address space for it is reserved, nothing else. Default 1 TiB; where address space is limited, ask for less.
-    /// It is not kept in the pool, but to be given whenever it is opened; where the pool has more already, that counts.
+    /// Size in bytes to which the pool may grow. Only address space is reserved for it. Default 1 TiB; use less where address space is limited. It is not
+    /// stored in the pool, but given at every opening; a pool that is larger already keeps its size.
     pub size_max: usize,
     /// Size of a slab in bytes; a power of two from 4 KiB to 64 KiB. Fixed at creation. Default 64 KiB; small slabs are for tests.
     pub slab_size: usize,
-    /// The persistence domain. Default `None`: found out, and where the pool was opened in [`Domain::Msync`] last, that again. To be set for that one, which is
-    /// never chosen unasked, to leave it, and for measuring.
+    /// The persistence domain. Default `None`: detected, except that a pool opened in [`Domain::Msync`] last is opened in it again. Set it to choose that
+    /// domain, which is never chosen unasked, to leave it, and for measuring.
     pub domain: Option<Domain>,
     /// Opens a pool even if a failure of the machine may have torn it. Default false; true only to save what can be saved.
     pub accept_dirty_shutdown: bool,
-    /// Puts what the pool grows by on pages of 2 MiB, where the file lies on a tmpfs and the system can (Linux 6.1): accesses miss the TLB less, and growth
-    /// takes less time. What the pool has already stays as it is, but for its last 2 MiB, and what was put on them stays there, whoever opens it. Default true;
-    /// false is for measuring. Persistent memory, a tmpfs that is mounted so, and memory of the process are on them in any case.
+    /// Grows the pool on pages of 2 MiB, where the file lies on a tmpfs and the system can (Linux 6.1): accesses miss the TLB less, and growth takes less time.
+    /// Existing content keeps its pages, except for the last 2 MiB; content on such pages stays there, however the pool is opened later. Default true; false is
+    /// for measuring. Persistent memory, a tmpfs mounted for huge pages, and memory of the process use them in any case.
     pub huge_pages: bool,
-    /// Size in bytes that the pool is to have at least, no more than it may grow to, with memory behind all of it: until more is needed, nobody waits for
-    /// growth, nor for the system to find and clear a page that is touched first. To create or open the pool takes longer for it, some 2 microseconds for each
-    /// page of 4 KiB on a tmpfs that has no huge ones. Default 0: pages come as they are needed.
+    /// Minimum size of the pool in bytes, no more than it may grow to, with memory behind all of it: until more is needed, nobody waits for growth, nor for the
+    /// system to find and clear a page on first touch. Creating or opening the pool takes longer in return, some 2 microseconds for each page of 4 KiB on a
+    /// tmpfs without huge pages. Default 0: pages are allocated as needed.
     pub prefault: usize,
 }
 
@@ -73,17 +74,17 @@ impl Default for PoolOptions {
 /// A named root of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Root {
-    /// What kind of structure it is, as the structure itself numbers its kinds.
+    /// Kind of structure, as numbered by the structure itself.
     pub kind: u64,
-    /// Where its root block lies, in bytes.
+    /// Offset of its root block in bytes.
     pub off: u64,
 }
 
-/// What a pool says of itself. See [`Pool::info`].
+/// A pool's description of itself. See [`Pool::info`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info {
-    /// Tells the pool from every other; nil for pools in memory.
+    /// Distinguishes the pool from every other; nil for pools in memory.
     pub uuid: u128,
     /// Version of its format.
     pub version: u64,
@@ -103,10 +104,10 @@ pub struct Info {
     pub found: Found,
 }
 
-/// How a pool was found when it was opened.
+/// State of a pool when it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It was not there, and has been created.
+    /// It did not exist, and has been created.
     Absent,
     /// It had been closed.
     Clean,
@@ -114,7 +115,7 @@ pub enum Found {
     Unclean,
     /// Another process has it open, and this one only looks at it.
     InUse {
-        /// That process, where the system tells.
+        /// That process, if the system tells.
         owner: Option<u32>,
     },
 }
@@ -124,7 +125,7 @@ pub struct Pool<M: Medium = Hardware> {
     pm: Pm<M>,
     pub(crate) alloc: Allocator,
     pub(crate) epochs: Epochs,
-    /// Of the active superblock. Whoever holds the lock may change it.
+    /// The active superblock. Only a thread that holds the lock may change it.
     superblock: Mutex<Superblock>,
     /// Whether it was shrunk since it was opened. Changed with the superblock locked.
     is_cut: AtomicBool,
@@ -135,7 +136,7 @@ pub struct Pool<M: Medium = Hardware> {
     is_claimed: AtomicBool,
     /// Why `state` is [`FAILED`].
     failure: OnceLock<String>,
-    /// The id of the process that has it open.
+    /// The id of the process that opened it.
     process: u32,
     slab_size: usize,
     size_max: usize,
@@ -146,7 +147,7 @@ pub struct Pool<M: Medium = Hardware> {
     backing: Backing,
 }
 
-/// How often [`Pool::inspect`] looks before it believes in damage: such changes are far apart.
+/// How often [`Pool::inspect`] tries before it believes in damage: the changes that look like it are far apart.
 const INSPECT_ATTEMPTS: usize = 3;
 
 /// Writes are accepted.
@@ -158,25 +159,25 @@ const CLOSED: u8 = 2;
 /// The file could not be synchronised.
 const FAILED: u8 = 3;
 
-/// What is to happen to a file, or to memory.
+/// How to use a file, or memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Create,
     Open,
     OpenOrCreate,
     Inspect,
-    /// As [`Mode::Inspect`], whatever of the pool is damaged.
+    /// As [`Mode::Inspect`], even if the pool is damaged.
     Salvage,
 }
 
 impl Mode {
-    /// Whether nothing that is stored is to reach the file.
+    /// Whether stores must not reach the file.
     fn looks(self) -> bool {
         matches!(self, Self::Inspect | Self::Salvage)
     }
 }
 
-/// What one has of a pool who wants to be alone with what is in it, until it is dropped. See [`Pool::claim`].
+/// Exclusive use of the pool's content, until it is dropped. See [`Pool::claim`].
 pub struct Claim<M: Medium>(Arc<Pool<M>>);
 
 impl<M: Medium> Drop for Claim<M> {
@@ -193,10 +194,10 @@ impl<M: Medium> Deref for Pool<M> {
 }
 
 impl<M: Medium> Drop for Pool<M> {
-    /// What was cut off goes when nobody can look at it any more, and nobody is left behind who writes the file. A pool that was not closed is recovered by
-    /// whoever opens it next, but is not torn if the machine is restarted before.
+    /// Cuts off the end of a shrunk pool when nobody can look at it any more and no thread is left that writes the file. A pool that was not closed is
+    /// recovered at the next opening, but is not torn if the machine restarts before.
     fn drop(&mut self) {
-        // A child that a process has forked has no threads but one, and an old copy of the superblock; the file is its parent's.
+        // A forked child has a single thread and an old copy of the superblock; the file is its parent's.
         if self.process != std::process::id() {
             return;
         }
@@ -238,7 +239,7 @@ impl Pool<Hardware> {
     }
 
     /// Looks at a pool that may be in use, or on a read-only file system: it does not stay locked, and nothing stored reaches the file. While another process
-    /// writes the pool, what is seen may be inconsistent, which is an error like damage.
+    /// writes the pool, the view may be inconsistent, which is reported like damage.
     ///
     /// # Errors
     /// Everything that can be wrong with a pool; see [`Error`].
@@ -254,11 +255,11 @@ impl Pool<Hardware> {
         }
     }
 
-    /// Looks at a pool of which something is to be saved, as [`Pool::inspect`] does, even if its header is damaged or its file has lost its end, which reads as
-    /// zeroes then. [`Pool::flaws`] tells what is wrong. As long as it is looked at, nobody can open it.
+    /// Looks at a pool to save its content, as [`Pool::inspect`] does, even if its header is damaged or its file has lost its end, which then reads as zeroes.
+    /// [`Pool::flaws`] tells what is wrong. Meanwhile nobody can open it.
     ///
     /// # Errors
-    /// None of the two superblocks is sound; the pool is of a later version; the system refuses something.
+    /// Neither superblock is sound; the pool is of a later version; the system refuses something.
     pub fn inspect_damaged(path: &Path) -> Result<Arc<Self>, Error> {
         Self::look(path, Mode::Salvage)
     }
@@ -268,12 +269,12 @@ impl Pool<Hardware> {
         Self::in_file(path, &options, mode, |hardware| hardware)
     }
 
-    /// Takes away the journal of whichever pool was in the file at `path`, of which nothing is wanted any more, unless somebody uses it.
+    /// Removes the journal, unless it is in use, of any pool that was in the file at `path` and is no longer wanted.
     pub fn drop_journal_at(path: &Path) {
         remove_journal(path, None);
     }
 
-    /// Like [`Pool::create`], on what `equip` makes of the hardware.
+    /// Like [`Pool::create`], on the hardware that `equip` returns.
     ///
     /// # Errors
     /// As [`Pool::create`].
@@ -281,7 +282,7 @@ impl Pool<Hardware> {
         Self::in_file(path, options, Mode::Create, equip)
     }
 
-    /// Like [`Pool::open`], on what `equip` makes of the hardware.
+    /// Like [`Pool::open`], on the hardware that `equip` returns.
     ///
     /// # Errors
     /// As [`Pool::open`].
@@ -301,7 +302,7 @@ impl Pool<Hardware> {
         }
         let domain = match (options.domain, mapping.sharing()) {
             (Some(domain), _) => domain,
-            // Whoever has asked for that relies on it, until he asks for another.
+            // The user who asked for that relies on it, until another is asked for.
             (None, _) if left_in(&backing) == Some(Domain::Msync) => Domain::Msync,
             (None, Sharing::Direct) => Sysfs::of_this_machine().domain(mapping.device()?),
             (None, Sharing::PageCache | Sharing::Private) => Domain::PageCache,
@@ -309,7 +310,7 @@ impl Pool<Hardware> {
         let hardware = Hardware::new(domain).of_file(&mapping);
         let pool = Self::start(backing, equip(hardware), options, mode, Some(domain), flaws)?;
         if !mode.looks() && pool.backing.journal().is_none() {
-            // Of a process that died when it had closed the pool.
+            // Left by a process that died after closing the pool.
             remove_journal(path, Some(pool.info().uuid));
         }
         Ok(pool)
@@ -317,7 +318,7 @@ impl Pool<Hardware> {
 }
 
 impl<M: Medium> Pool<M> {
-    /// A pool in memory of `options.size_max` bytes, gone with the process.
+    /// A pool in memory of `options.size_max` bytes, which ends with the process.
     ///
     /// # Errors
     /// [`Error::AddressSpace`], [`Error::BadOption`].
@@ -325,7 +326,7 @@ impl<M: Medium> Pool<M> {
         Self::create_in(Memory::new(options.size_max)?, medium, options)
     }
 
-    /// Creates a pool in `memory`, which must be zeroed, or be what an interrupted creation leaves.
+    /// Creates a pool in `memory`, which must be zeroed, or contain an interrupted creation.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::NotAPool`], [`Error::BadOption`].
@@ -391,7 +392,7 @@ impl<M: Medium> Pool<M> {
         if !mode.looks()
             && let Err(error) = pool.prefault(options.prefault)
         {
-            // What was there is closed again, and what was not is not made.
+            // An existing pool is closed again, and a new one is not created.
             match found {
                 Found::Absent => pool.backing.abandon(),
                 _ => _ = pool.close(),
@@ -401,7 +402,7 @@ impl<M: Medium> Pool<M> {
         Ok(Arc::new(pool))
     }
 
-    /// Claims what is in the pool: of those who ask, one has it at a time.
+    /// Claims the content of the pool: one claim exists at a time.
     ///
     /// # Errors
     /// [`Error::Locked`], by this process.
@@ -413,8 +414,7 @@ impl<M: Medium> Pool<M> {
     }
 
     /// Shuts the pool down cleanly. No operation on it may be under way or follow; those that allocate, link or commit are refused from here on, even if
-    /// closing fails: the snapshot has taken the place of slabs that hold no block, and a second attempt might be told that all is well with pages that the
-    /// first one lost.
+    /// closing fails: the snapshot has replaced slabs that hold no block, and a second attempt might report success for pages that the first one lost.
     ///
     /// # Errors
     /// [`Error::Io`] and those of [`Pool::writable`]; then the pool counts as not closed, and the next open recovers it.
@@ -436,8 +436,8 @@ impl<M: Medium> Pool<M> {
         Ok(())
     }
 
-    /// Has the device take all of a pool that only the page cache keeps, and that nobody changes any more, and then that no restart of the machine matters to
-    /// it. *Crash before the last step:* it is as one whose process was killed. If it cannot be done, whoever opens it next is told.
+    /// Has the device take all of a pool that only the page cache keeps and nobody changes any more, and then notes that no restart of the machine matters to
+    /// it. *Crash before the last step:* it is as if its process had been killed. On failure, the next opening is told.
     fn let_machine_restart(&mut self) {
         let superblock = self.superblock.get_mut();
         if self.backing.is_in_memory() || superblock.left_in() != Some(Domain::PageCache) {
@@ -464,19 +464,19 @@ impl<M: Medium> Pool<M> {
         self.medium().failure().or_else(|| self.failure.get().map(String::as_str))
     }
 
-    /// Remembers that the file could not be synchronised: afterwards the kernel may report success for pages it has dropped, to this call and to every other.
+    /// Records that the file could not be synchronised: afterwards the kernel may report success for pages it has dropped, to this call and to every other.
     fn latch(&self, synchronised: Result<(), Error>) -> Result<(), Error> {
         synchronised.inspect_err(|error| {
             _ = self.failure.set(error.to_string());
-            // First of all nothing more is acknowledged: what is stored from the next line on is lost.
+            // First, nothing more may be acknowledged: what is stored from the next line on is lost.
             _ = self.state.compare_exchange(OPEN, FAILED, Ordering::SeqCst, Ordering::Relaxed);
             condemn(&self.pm, &self.backing);
             self.backing.detach(error);
         })
     }
 
-    /// Whether the pool accepts writes. Asked before anything is allocated, linked or committed; and to be asked after the last fence of an operation before it
-    /// is acknowledged, because only then is it known that the fence did what it says.
+    /// Whether the pool accepts writes. Ask before anything is allocated, linked or committed; and again after the last fence of an operation, before it is
+    /// acknowledged, because only then is it known that the fence did its work.
     ///
     /// # Errors
     /// [`Error::WriteBack`] once the medium has failed to make something durable; [`Error::Closed`]; [`Error::ReadOnly`] when the pool is only looked at.
@@ -499,7 +499,7 @@ impl<M: Medium> Pool<M> {
         self.backing.path()
     }
 
-    /// What the pool says of itself.
+    /// The pool's description of itself.
     pub fn info(&self) -> Info {
         let superblock = schedule::lock(&self.superblock);
         Info {
@@ -515,12 +515,12 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// What would have kept the pool from being opened, had it not been accepted by an option, or been only looked at: of such a pool something may be lost.
+    /// What would have prevented opening the pool, had an option not accepted it, or were the pool not only looked at. Such a pool may have lost something.
     pub fn flaws(&self) -> &[Error] {
         &self.flaws
     }
 
-    /// The domain in which it was opened last: of a pool that is only looked at, that of whoever has used it.
+    /// The domain in which it was opened last; for a pool that is only looked at, by whoever used it.
     pub fn left_in(&self) -> Option<Domain> {
         schedule::lock(&self.superblock).left_in()
     }
@@ -535,8 +535,8 @@ impl<M: Medium> Pool<M> {
         self.size_max
     }
 
-    /// Copies words from `at` on. Where a few lines of many pages are to be read once, that is faster than touching the pages: each would be mapped with its
-    /// neighbours, which takes a file in the page cache some 4 microseconds.
+    /// Copies words from `at` on. For reading a few lines of many pages once, that is faster than touching the pages: each would be mapped with its neighbours,
+    /// which takes some 4 microseconds for a file in the page cache.
     ///
     /// # Errors
     /// [`Error::Corrupt`] with `what` if they do not lie in the pool; [`Error::Io`].
@@ -552,28 +552,28 @@ impl<M: Medium> Pool<M> {
         self.pm.head()
     }
 
-    /// Takes away the journal, if there is one, of a pool whose file nobody will find again.
+    /// Removes the journal, if there is one, of a pool whose file nobody will find again.
     pub fn drop_journal(&self) {
         self.backing.journal().iter().for_each(|journal| journal.remove());
     }
 
-    /// Makes the device have the pool as it is, if that is kept with a journal, which has no lines then of what was free before.
+    /// With a journal, writes the pool to the device; the journal then has no lines of blocks that were free before.
     pub(crate) fn checkpoint(&self) {
         self.backing.checkpoint();
     }
 
-    /// The journal, if the pool is kept with one.
+    /// The journal, if the pool has one.
     #[cfg(test)]
     pub(crate) fn journal(&self) -> Option<&Journal> {
         self.backing.journal()
     }
 
-    /// Number of bytes that the file system would still give.
+    /// Number of bytes that the file system can still provide.
     pub(crate) fn available(&self) -> usize {
         self.backing.available()
     }
 
-    /// Gives the bytes from `off` on space on the file system, if they have none.
+    /// Allocates space on the file system for the bytes from `off` on, if they have none.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Io`].
@@ -581,7 +581,7 @@ impl<M: Medium> Pool<M> {
         self.backing.allocate(off, off + length)
     }
 
-    /// Gives the space of the bytes from `off` on back to the file system, which nobody uses: they become zero. Whether it could be done.
+    /// Gives the space of the unused bytes from `off` on back to the file system: they become zero. Returns whether that was possible.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -591,7 +591,7 @@ impl<M: Medium> Pool<M> {
 
     /// Makes the pool end at `size` bytes. Nobody uses what is behind.
     ///
-    /// 1. Let offsets reach no further. Whoever still looks there, as a reader may before he finds out that he must try again, looks at memory that is mapped.
+    /// 1. Lower the limit of offsets. A reader that still looks behind it, before it finds out that it must try again, looks at mapped memory.
     /// 2. Commit a superblock with the new size: the commit point. It is on the device before the file can get shorter. A crash leaves a file longer than its
     ///    pool, which is harmless.
     ///
@@ -627,10 +627,10 @@ impl<M: Medium> Pool<M> {
     /// Makes room for at least `wanted` more bytes, whole slabs, at the end of the pool.
     ///
     /// 1. Allocate space on the file system, and, where the domain outlives the machine, make the file's new length durable. A crash leaves a file longer than
-    ///    its pool, which is harmless; the other order would leave a pool longer than its file. With a journal, the superblock is
-    ///    written to the device as when the pool is opened, which has a new length first: any part of a file that is synchronised takes it along.
+    ///    its pool, which is harmless; the other order would leave a pool longer than its file. With a journal, the superblock is written to the device as at
+    ///    opening, which writes the new length first: synchronising any part of a file includes it.
     /// 2. Commit a superblock with the new size: the commit point. Nothing is stored in the new space before.
-    /// 3. Let offsets reach it, and the allocator hand it out.
+    /// 3. Raise the limit of offsets, and let the allocator hand out the space.
     ///
     /// # Errors
     /// [`Error::NoSpace`] when the pool may not grow so far, or the file system is full; and those of [`Pool::writable`].
@@ -658,7 +658,7 @@ impl<M: Medium> Pool<M> {
     }
 }
 
-/// Takes a pool into use that `found` describes; what its superblock says from now on, what the allocator starts from, and whether what is free may lack space.
+/// Opens the pool that `found` describes; returns its new superblock, what the allocator starts from, and whether free slabs may lack space.
 fn open<M: Medium>(
     pm: &Pm<M>,
     backing: &Backing,
@@ -677,47 +677,47 @@ fn open<M: Medium>(
     }
     let opened = Superblock { clean: false, snapshot: None, ..identify(&found, backing, domain)? };
     if !found.clean {
-        // By the domain that it was left in, whatever it is opened in.
+        // By the domain in which it was left, whatever domain it is opened in.
         match check_survival(&found, &identify(&found, backing, found.left_in())?, backing.path()) {
             Err(error) if !options.accept_dirty_shutdown => return Err(error),
             survival => flaws.extend(survival.err()),
         }
     }
-    // What was taken by who died as the pool grew has holes, and is no part of it.
+    // Space that a process took while growing the pool, before it died, has holes, and is not part of the pool.
     if backing.is_in_memory() {
         backing.trim(found.size as usize);
     }
     let is_holey = backing.fill_holes(found.size as usize, found.slab_size as usize)?;
     let survives = domain.is_some_and(Domain::survives_power_failure);
-    // One that was closed has all that it had.
+    // A pool that was closed has everything on the device.
     let synchronised = |done: Result<(), Error>| if found.clean { done } else { done.inspect_err(|_| condemn(pm, backing)) };
     if survives {
         // A process that died may have left stores in the caches, where this one sees them. What is built on them must not outlive them.
         synchronised(backing.synchronise())?;
-        // And what the device has refused to write, of which only the one who was told knows, lies there as if it had been written.
+        // Data that the device has refused to write lies there as if it had been written; only the process that was told knows.
         if !found.clean {
             backing.drop_cached()?;
         }
     }
-    // The device may have the superblock before as the active one, which is the one that is written next, and that may say that the pool was closed. So it gets
-    // this one again first, which changes nothing where it has it.
+    // The device may have the previous superblock as the active one; the next write goes there, and it may say that the pool was closed. So this superblock is
+    // written again first, which changes nothing if the device has it.
     let has_device = survives || !backing.is_in_memory();
     if has_device {
         synchronised(commit_to_device(pm, backing, &found))?;
     }
-    // The device has no superblock any more that names another.
+    // No superblock on the device names another journal any more.
     let mut opened = with_journal(&opened, backing, domain)?;
     if opened != found || has_device {
         opened.sequence = found.next();
         synchronised(commit_to_device(pm, backing, &opened))?;
     }
-    // Not before: the device may have said that the pool is longer.
+    // Not earlier: the device may have said that the pool is longer.
     backing.trim(opened.size as usize);
     Ok((opened, start, is_holey))
 }
 
-/// Makes `superblock` the active one on the device too, whatever the domain. The switch must not get there before what it names: a device may tear a page
-/// between its sectors, and in the page cache a fence orders nothing of that.
+/// Makes `superblock` the active one on the device, too, whatever the domain. The switch must not get there before what it names: a device may tear a page
+/// between its sectors, and in the page cache a fence does not order that.
 #[track_caller]
 fn commit_to_device<M: Medium>(pm: &Pm<M>, backing: &Backing, superblock: &Superblock) -> Result<(), Error> {
     let header = pm.head::<Header>();
@@ -727,8 +727,8 @@ fn commit_to_device<M: Medium>(pm: &Pm<M>, backing: &Backing, superblock: &Super
     backing.synchronise_header()
 }
 
-/// Has a pool that relies on the page cache refused by whoever opens it next, as its device has refused to write: the system says so once, and takes what it
-/// has not written for written from then on. What the device has of the header says that the pool is in use; that of the page cache is to say more.
+/// Has the next opening refuse a pool that relies on the page cache, because its device has refused to write: the system says so once, and then counts the
+/// unwritten data as written. On the device, the header says that the pool is in use; the page cache's copy must say more.
 fn condemn<M: Medium>(pm: &Pm<M>, backing: &Backing) {
     let header = pm.head::<Header>();
     let Ok(found) = backing.length().and_then(|length| header.read(backing.path(), length)) else { return };
@@ -737,7 +737,7 @@ fn condemn<M: Medium>(pm: &Pm<M>, backing: &Backing) {
     }
 }
 
-/// Makes a pool; its first superblock. If that fails, there is none.
+/// Creates a pool; returns its first superblock. A failure leaves no pool.
 fn create<M: Medium>(pm: &Pm<M>, backing: &Backing, options: &PoolOptions, size_max: usize, domain: Option<Domain>) -> Result<Superblock, Error> {
     begin(pm, backing, options, size_max, domain).inspect_err(|_| backing.abandon())
 }
@@ -762,7 +762,7 @@ fn begin<M: Medium>(pm: &Pm<M>, backing: &Backing, options: &PoolOptions, size_m
     let created = identify(&created, backing, domain)?;
     commit_to_device(pm, backing, &created)?;
     backing.synchronise_directory()?;
-    // What a crash leaves of a journal is known to be this pool's.
+    // A journal left by a crash is known to be this pool's.
     let mut journaled = with_journal(&created, backing, domain)?;
     if journaled != created {
         journaled.sequence = created.next();
@@ -771,14 +771,14 @@ fn begin<M: Medium>(pm: &Pm<M>, backing: &Backing, options: &PoolOptions, size_m
     Ok(journaled)
 }
 
-/// `superblock` with the domain, the restart, and the dirty-shutdown count of now.
+/// `superblock` with the current domain, boot, and dirty-shutdown count.
 fn identify(superblock: &Superblock, backing: &Backing, domain: Option<Domain>) -> Result<Superblock, Error> {
     let (Backing::File(mapping), Some(domain)) = (backing, domain) else { return Ok(*superblock) };
     let dirty_shutdowns = match domain {
         Domain::Adr | Domain::Eadr => Sysfs::of_this_machine().dirty_shutdowns(mapping.device()?).unwrap_or(0),
         Domain::PageCache | Domain::Msync => 0,
     };
-    // What is treated as persistent memory, for measuring, and lies in the page cache after all, does not outlive the machine.
+    // A file treated as persistent memory, for measuring, that lies in the page cache after all does not outlive the machine.
     let domain = match domain {
         Domain::Adr | Domain::Eadr if mapping.sharing() != Sharing::Direct => Domain::PageCache,
         domain => domain,
@@ -786,14 +786,14 @@ fn identify(superblock: &Superblock, backing: &Backing, domain: Option<Domain>) 
     Ok(Superblock { domain: domain.number(), boot: boot_id(), dirty_shutdowns, ..*superblock })
 }
 
-/// `superblock` of a pool that is kept with a journal from here on, if that is the way of its domain.
+/// `superblock` of a pool that has a journal from here on, if its domain needs one.
 fn with_journal(superblock: &Superblock, backing: &Backing, domain: Option<Domain>) -> Result<Superblock, Error> {
     let (Backing::File(mapping), Some(Domain::Msync)) = (backing, domain) else { return Ok(*superblock) };
     let journal = mapping.keep_journal(Journal::create(mapping.path(), mapping.file(), superblock.uuid)?);
     Ok(Superblock { features_incompatible: superblock.features_incompatible | JOURNAL, dirty_shutdowns: journal.id(), ..*superblock })
 }
 
-/// `superblock` of a pool that is whole without a journal.
+/// `superblock` of a pool that is complete without a journal.
 fn without_journal(superblock: &Superblock) -> Superblock {
     let dirty_shutdowns = if superblock.features_incompatible & JOURNAL == 0 { superblock.dirty_shutdowns } else { 0 };
     Superblock { features_incompatible: superblock.features_incompatible & !JOURNAL, dirty_shutdowns, ..*superblock }
@@ -810,24 +810,25 @@ fn header_at(base: NonNull<u8>) -> Pm<Hardware> {
     unsafe { Pm::new(Hardware::page_cache(), base, size_of::<Header>()) }
 }
 
-/// Makes the header of a damaged pool one that can be read, in this process's own copy; see [`Header::mend`].
+/// Makes the header of a damaged pool readable, in this process's own copy; see [`Header::mend`].
 fn mend(mapping: &Mapping, flaws: &mut Vec<Error>) -> Result<(), Error> {
     let pm = header_at(mapping.base());
     flaws.extend(pm.head::<Header>().mend(&pm, mapping.path(), mapping.file_length()?, mapping.size() as u64)?);
     Ok(())
 }
 
-/// Makes a pool whole that was left with a journal, which is gone then; see `journal.rs`. Who only looks sees it so, unless its owner is at work.
+/// Completes a pool that was left with a journal, and removes the journal; see `journal.rs`. A mode that only looks sees the result, unless the owner is at
+/// work.
 fn recover_journal(backing: &Backing, options: &PoolOptions, mode: Mode, flaws: &mut Vec<Error>) -> Result<(), Error> {
     let Backing::File(mapping) = backing else { return Ok(()) };
     let looks = mode.looks();
     let pm = header_at(backing.base());
     let header = pm.head::<Header>();
-    // What is wrong with it otherwise, `start` says.
+    // Anything else that is wrong with it is reported by `start`.
     let length = backing.length()?;
     let Ok(found) = header.read(mapping.path(), length) else { return Ok(()) };
     let has_journal = found.features_incompatible & JOURNAL != 0;
-    // The superblock that is damaged may have named the journal that is there.
+    // The damaged superblock may have named the existing journal.
     let may_have_one = flaws.iter().any(|flaw| !matches!(flaw, Error::NotAPool { .. } | Error::Truncated { .. }));
     if !has_journal && !may_have_one || looks && backing.user(mode).is_some() {
         return Ok(());
@@ -841,7 +842,7 @@ fn recover_journal(backing: &Backing, options: &PoolOptions, mode: Mode, flaws: 
     let is_given_up = has_journal && replay.is_err();
     match replay {
         Ok(replay) => {
-            // The switch after what it names.
+            // The switch comes after what it names.
             let (sector, end) = (512, size_of::<Header>() as u64);
             replay.apply(mapping, sector..end)?;
             if !looks {
@@ -862,7 +863,7 @@ fn recover_journal(backing: &Backing, options: &PoolOptions, mode: Mode, flaws: 
     }
     backing.synchronise()?;
     if is_given_up {
-        // Before the superblock forgets it: what is left would be in the way of a new one.
+        // Before the superblock forgets it: the remains would be in the way of a new one.
         put_aside(mapping.path())?;
     }
     let found = header.read(mapping.path(), length)?;

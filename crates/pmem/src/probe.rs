@@ -1,7 +1,7 @@
-//! Searching and copying words at the machine's own pace, behind safe functions.
+//! Searching and copying words at full machine speed, behind safe functions.
 //!
-//! Others may store to the words meanwhile. A plain load that races with a store is undefined behaviour, and eight bytes at a time are slow; so on x86-64 the
-//! loads are in inline assembly, where the machine's rules hold: whatever is read is some mixture of old and new bytes, which the caller finds out by a version
+//! Others may store to the words meanwhile. A plain load that races with a store is undefined behaviour, and eight bytes at a time are slow. So on x86-64 the
+//! loads are in inline assembly, where the machine's rules hold: whatever is read is some mixture of old and new bytes, which the caller detects by a version
 //! or a checksum. Elsewhere, and under miri, the words are loaded one by one; so are the last few bytes anywhere.
 
 use crate::schedule::is_scheduled;
@@ -14,7 +14,7 @@ use machine as chosen;
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 use portable as chosen;
 
-/// Asks the processor to bring the line of an address closer. A hint: it never faults.
+/// Prefetches the line of an address. A hint: it never faults.
 #[inline(always)]
 pub(crate) fn prefetch_address<T: ?Sized>(address: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -27,25 +27,25 @@ pub(crate) fn prefetch_address<T: ?Sized>(address: *const T) {
     let _ = address;
 }
 
-/// Asks for the line of `what`.
+/// Prefetches the line of `what`.
 #[inline(always)]
 pub fn prefetch<T: ?Sized>(what: &T) {
     prefetch_address(what);
 }
 
-/// Asks for the line of one of several things, which may not be there: then for some other line.
+/// Prefetches the line of one of several things; if that one does not exist, some other line.
 #[inline(always)]
 pub fn prefetch_one<T>(things: &[T], at: usize) {
     prefetch_address(things.as_ptr().wrapping_add(at));
 }
 
-/// Asks for every line of `what` at once.
+/// Prefetches every line of `what`.
 #[inline(always)]
 pub fn prefetch_lines<T>(what: &T) {
     prefetch_bytes(std::ptr::from_ref(what).cast(), size_of::<T>());
 }
 
-/// Asks for the lines of so many bytes from `first`, which begins one.
+/// Prefetches the lines of `bytes` bytes from `first`, which begins a line.
 #[inline(always)]
 pub(crate) fn prefetch_bytes(first: *const u8, bytes: usize) {
     (0..bytes.div_ceil(crate::LINE)).for_each(|line| prefetch_address(first.wrapping_add(line * crate::LINE)));
@@ -53,10 +53,10 @@ pub(crate) fn prefetch_bytes(first: *const u8, bytes: usize) {
 
 /// Appends `length` bytes that begin `skip` bytes into `words`.
 ///
-/// The words may change meanwhile; then the copy is some mixture, which the caller finds out by a version or a checksum.
+/// The words may change meanwhile; then the copy is some mixture, which the caller detects by a version or a checksum.
 ///
 /// # Panics
-/// When the words are too few.
+/// If there are too few words.
 #[inline]
 pub fn copy_out(words: &[Word], skip: usize, length: usize, out: &mut Vec<u8>) {
     assert!(skip.checked_add(length).is_some_and(|end| end <= size_of_val(words)));
@@ -71,11 +71,11 @@ pub fn copy_out(words: &[Word], skip: usize, length: usize, out: &mut Vec<u8>) {
     unsafe { out.set_len(out.len() + length) };
 }
 
-/// Appends the first `length` bytes of `words`, and goes on with a CRC-32C over what was appended, `crc` so far. Of a short string it writes whole words, so
-/// there are up to seven bytes more of room than are needed. As [`copy_out`] and [`crc32c`](crate::crc32c).
+/// Appends the first `length` bytes of `words`, and continues the CRC-32C `crc` over what was appended. For a short string it writes whole words, and so
+/// reserves up to seven bytes more than needed. As [`copy_out`] and [`crc32c`](crate::crc32c).
 ///
 /// # Panics
-/// When the words are too few.
+/// If there are too few words.
 #[inline(always)]
 pub fn copy_out_checked(words: &[Word], length: usize, out: &mut Vec<u8>, crc: u32) -> u32 {
     let start = out.len();
@@ -86,14 +86,14 @@ pub fn copy_out_checked(words: &[Word], length: usize, out: &mut Vec<u8>, crc: u
     crc::crc32c(crc, &out[start..])
 }
 
-/// Strings that have so many bytes together are not for [`copy_out_padded`].
+/// Strings with this total length or more are not for [`copy_out_padded`].
 pub const PADDED_SIZE_END: usize = crc::LONG;
 
-/// Appends two strings of bytes that are side by side in `words`, each padded to a word, as they are but for the padding of the second; a CRC-32C over
+/// Appends two byte strings that are side by side in `words`, each padded to a word, as they are except for the padding of the second; with a CRC-32C over
 /// `first` and over them. `None` where that is no faster than one by one.
 ///
 /// # Panics
-/// When the words are too few.
+/// If there are too few words.
 #[inline(always)]
 pub fn copy_out_padded(first: u64, words: &[Word], sizes: [usize; 2], out: &mut Vec<u8>) -> Option<u32> {
     crc::append_padded(first, words, sizes, out)
@@ -102,7 +102,7 @@ pub fn copy_out_padded(first: u64, words: &[Word], sizes: [usize; 2], out: &mut 
 /// Compares `key` with `size` bytes of `words` (big end first, as byte strings order), both from byte `skip` on.
 ///
 /// # Panics
-/// When the words are too few.
+/// If there are too few words.
 #[inline]
 pub fn compare(key: &[u8], words: &[Word], size: usize, skip: usize) -> Ordering {
     assert!(size <= size_of_val(words));
@@ -148,7 +148,7 @@ mod portable {
     }
 }
 
-/// In pieces of 16 bytes, the last one overlapping the one before; what is shorter, in pieces of 8.
+/// In pieces of 16 bytes, the last one overlapping the one before; shorter strings in pieces of 8.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod machine {
     use super::*;

@@ -1,36 +1,35 @@
-//! Where a scheduler may switch threads: before every access to memory that threads share.
+//! Where a scheduler may switch threads: before every access to memory shared by threads.
 //!
-//! A test that runs several threads hands each of them a [`Scheduler`]. From then on the thread calls it before each load and store of a pool's words, each
-//! flush and fence, each access to the [`atomic`] words of a volatile structure, each lock, and each round of a loop that waits. The scheduler lets one thread
-//! go on and holds the others up; so the order of all accesses is its choice, and a run that goes wrong can be run again.
+//! A test that runs several threads gives each of them a [`Scheduler`]. From then on the thread calls it before each load and store of a pool's words, each
+//! flush and fence, each access to the [`atomic`] words of a volatile structure, each lock, and each round of a waiting loop. The scheduler lets one thread go
+//! on and holds the others; so the order of all accesses is its choice, and a failing run can be repeated.
 //!
 //! Four kinds of code take part:
 //! 1. words that threads share without a lock: [`Word`](crate::Word) in a pool, [`atomic`] in DRAM;
-//! 2. loops that wait for another thread: [`spin`] in each round, lest the scheduler let the waiting thread go on for ever;
+//! 2. loops that wait for another thread: [`spin`] in each round, or the scheduler might let the waiting thread go on for ever;
 //! 3. locks held across any of this: [`lock`], since a thread that sleeps in a lock cannot be told to go on;
-//! 4. whatever else hands something of 1 to other threads, by a lock held for a few instructions (nobody is ever held up inside of one) or by an atomic of
-//!    another kind: [`drain`] before it.
+//! 4. whatever else hands something of 1 to other threads, by a lock held for a few instructions (no thread is ever held inside one) or by an atomic of another
+//!    kind: [`drain`] before it.
 //!
-//! **Store buffers.** A [`Scheduler`] may give a thread a [`Buffer`], which holds its stores back as a processor does: others see them later, in order. All
-//! accesses of kind 1 go through it. What does not:
-//! - locks of `parking_lot`, `arc-swap`, and the counts of `Arc`. Each is a locked operation, which empties the buffer of a processor; [`drain`] stands before
-//!   those that publish something, and [`Held`] before the end of a lock of kind 3;
+//! **Store buffers.** A [`Scheduler`] may give a thread a [`Buffer`], which holds its stores back as a processor does: other threads see them later, in order.
+//! All accesses of kind 1 go through it. These do not:
+//! - locks of `parking_lot`, `arc-swap`, and the counts of `Arc`. Each is a locked operation, which empties the buffer of a processor; [`drain`] is called
+//!   before those that publish something, and [`Held`] calls it before the end of a lock of kind 3;
 //! - `crossbeam-epoch`. Entering an epoch is a locked operation, so the step before it ([`Step::Allocator`]) empties the buffer; leaving one empties it if a
-//!   store to the pool, or a fence, is in it. So does a stream ([`Pm::stream`](crate::Pm::stream)), which goes past it;
-//!   All other steps of the allocator empty it, too, which is stricter than the processor: its tables and caches are atomics of their own, and some are stored
-//!   to without a lock;
-//! - statistics: counters that are only added to. They empty nothing here, as they do on a processor, since nobody may rely on them;
+//!   store to the pool, or a fence, is in it. So does a stream ([`Pm::stream`](crate::Pm::stream)), which bypasses it. All other steps of the allocator empty
+//!   it, too, which is stricter than the processor: its tables and caches are atomics of their own, and some are stored to without a lock;
+//! - statistics: counters that are only added to. Unlike on a processor, they do not empty the buffer here, since no code may rely on that;
 //! - stores through other media than [`Crash`](crate::Crash), which are made at once.
 //!
-//! **Transactions** ([`htm`](crate::htm)) are made up here: while one is under way, the scheduler hears of its loads and stores, and lets no other thread go
-//! on. A scheduler says of each attempt whether it aborts, before anything has happened in it.
+//! **Transactions** ([`htm`](crate::htm)) are simulated here: during one, the scheduler is told of its loads and stores, and lets no other thread go on. A
+//! scheduler decides for each attempt whether it aborts, before anything has happened in it.
 //!
-//! A fence is the instruction that [`Hardware`](crate::Hardware) fences with, an `sfence`: it waits in the buffer behind the stores before it, the stores and
-//! flushes after it wait behind it, and loads wait for neither. So what relies on a fence between a store and a load of another word is found out; and what the
-//! fence makes durable is so when it leaves the buffer.
+//! A fence is the instruction that [`Hardware`](crate::Hardware) uses, an `sfence`: it waits in the buffer behind the stores before it, the stores and flushes
+//! after it wait behind it, and loads wait for neither. So code that relies on a fence between a store and a load of another word is detected; and what the
+//! fence makes durable is durable when it leaves the buffer.
 //!
-//! All of it is there in builds with debug assertions, tests among them, and costs a look at one flag of the thread for each access; in other builds it is
-//! nothing at all ([`IS_BUILT_IN`]).
+//! All of it exists in builds with debug assertions, including tests, and costs a look at one flag of the thread for each access; in other builds it costs
+//! nothing ([`IS_BUILT_IN`]).
 
 pub mod atomic;
 mod buffer;
@@ -56,13 +55,13 @@ pub enum Step {
     Load(usize),
     /// Stores a value in the word there.
     Store(usize, u64),
-    /// Exchanges the word there, perhaps in vain, for a value.
+    /// Exchanges the word there for a value; this may fail.
     Exchange(usize, u64),
-    /// Flushes so many bytes from there on.
+    /// Flushes this many bytes from there on.
     Flush(usize, usize),
     /// Fences.
     Fence,
-    /// Does what is one transaction, all of it.
+    /// Executes one whole transaction.
     Transaction,
     /// Takes a block from the allocator, gives one back, or enters an epoch.
     Allocator,
@@ -76,20 +75,20 @@ pub enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Slip {
-    /// A reader does not look whether the version is still the same.
+    /// A reader does not check whether the version is unchanged.
     Validate,
     /// A reader does not wait until the lock is free.
     Wait,
-    /// A writer goes on without the lock, and has none to give back.
+    /// A writer goes on without the lock, and later releases none.
     Lock,
 }
 
 /// Decides which thread goes on.
 pub trait Scheduler {
-    /// Called before each step of the thread, at this place in the source. The thread goes on when the call returns.
+    /// Called before each step of the thread, with its source location. The thread goes on when the call returns.
     fn before(&self, step: Step, at: &'static Location<'static>);
 
-    /// Whether the part of a protocol at this place in the source is to be left out.
+    /// Whether the part of a protocol at this source location is to be left out.
     fn slips(&self, _slip: Slip, _at: &'static Location<'static>) -> bool {
         false
     }
@@ -99,20 +98,20 @@ pub trait Scheduler {
         None
     }
 
-    /// What holds the stores of the thread back, if anything does. Asked once, when the thread is put under the scheduler.
+    /// The buffer that holds back the stores of the thread, if there is one. Asked once, when the thread is put under the scheduler.
     fn buffer(&self) -> Option<Buffer> {
         None
     }
 }
 
-/// Number of threads under a scheduler: where there is none, nobody asks for himself.
+/// Number of threads under a scheduler: while there is none, no thread checks its own state.
 static SCHEDULED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static IS_SCHEDULED: Cell<bool> = const { Cell::new(false) };
     static SCHEDULER: RefCell<Option<Arc<dyn Scheduler>>> = const { RefCell::new(None) };
     static BUFFER: RefCell<Option<Buffer>> = const { RefCell::new(None) };
-    /// Whether the transaction that is under way, if one is, has stored anything.
+    /// Whether the transaction under way, if there is one, has stored anything.
     static TRANSACTION: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
@@ -123,7 +122,7 @@ pub struct Scheduled(());
 /// Puts this thread under `scheduler`.
 ///
 /// # Panics
-/// When it is under one already.
+/// If it is under one already.
 pub fn enter(scheduler: Arc<dyn Scheduler>) -> Scheduled {
     BUFFER.set(scheduler.buffer());
     let before = SCHEDULER.replace(Some(scheduler));
@@ -137,7 +136,7 @@ impl Drop for Scheduled {
     fn drop(&mut self) {
         IS_SCHEDULED.set(false);
         SCHEDULED.fetch_sub(1, Ordering::Relaxed);
-        // The end of a thread is seen only by who waits for it, in the system.
+        // Only threads that wait for it, in the system, see the end of a thread.
         if let Some(buffer) = BUFFER.take() {
             buffer.drain();
         }
@@ -163,7 +162,7 @@ pub fn is_scheduled() -> bool {
     IS_BUILT_IN && SCHEDULED.load(Ordering::Relaxed) > 0 && is_this_scheduled()
 }
 
-// What is done at each access to memory under a scheduler is compiled once, and not in each place: that took indexes a quarter of the time to compile.
+// The work of each access under a scheduler is compiled once, not inlined everywhere: that took a quarter of the compile time of indexes.
 #[inline(never)]
 fn is_this_scheduled() -> bool {
     IS_SCHEDULED.get()
@@ -216,7 +215,7 @@ pub(crate) fn as_transaction<T, E>(act: impl FnOnce() -> Result<T, E>) -> Result
     let result = act();
     assert!(result.is_ok() || TRANSACTION.get() == Some(false), "a transaction that refuses to go on after it has stored something");
     drop(over);
-    // A transaction that has taken place is, for what was stored before and in it, a locked operation.
+    // For the stores before and in it, a committed transaction is a locked operation.
     drain();
     result
 }
@@ -226,17 +225,17 @@ pub fn is_in_transaction() -> bool {
     TRANSACTION.get().is_some()
 }
 
-/// What `act` says with the buffer of the thread, if its stores are held back.
+/// The result of `act` with the buffer of the thread, if its stores are held back.
 pub(crate) fn with_buffer<T>(act: impl FnOnce(&Buffer) -> T) -> Option<T> {
     if is_scheduled() { BUFFER.with_borrow(|buffer| buffer.as_ref().map(act)) } else { None }
 }
 
-/// What this thread has stored at `address` and nobody else sees yet.
+/// What this thread has stored at `address` and other threads do not see yet.
 pub(crate) fn held_back(address: usize) -> Option<u64> {
     with_buffer(|buffer| buffer.held_back(address)).flatten()
 }
 
-/// A locked operation that no step tells of comes next, so all stores of the thread before it are there for everybody.
+/// Call before a locked operation that is not a step: all earlier stores of the thread become visible to all.
 #[inline(always)]
 pub fn drain() {
     if is_scheduled() {
@@ -253,7 +252,7 @@ fn drain_mine() {
     }
 }
 
-/// Whether the part of a protocol at the caller's place is to be left out.
+/// Whether the part of a protocol at the caller's location is to be left out.
 #[inline(always)]
 #[track_caller]
 pub fn slips(slip: Slip) -> bool {
@@ -268,7 +267,7 @@ fn is_left_out(slip: Slip) -> bool {
     SCHEDULER.with_borrow(|scheduler| scheduler.as_ref().is_some_and(|scheduler| scheduler.slips(slip, at)))
 }
 
-/// A store of another kind comes next, which goes past the buffer, but on a processor comes after all that the thread has done to the pool.
+/// Call before a store of another kind, which bypasses the buffer, but on a processor comes after everything that the thread has done to the pool.
 #[inline(always)]
 pub(crate) fn let_the_pool_catch_up() {
     if is_scheduled() && with_buffer(Buffer::holds_up_the_pool) == Some(true) {
@@ -284,13 +283,23 @@ pub fn spin() {
     std::hint::spin_loop();
 }
 
-/// A round of a loop that has waited for long: another thread may have the processor.
+/// A round of a loop that has waited for long: another thread may use the processor.
 #[inline(always)]
 #[track_caller]
 pub fn rest() {
     match is_scheduled() {
         true => ask(Step::Wait),
         false => std::thread::yield_now(),
+    }
+}
+
+/// A round of a loop that has rested for long: the other thread waits for a device, most likely, and nobody else needs the processor.
+#[inline(always)]
+#[track_caller]
+pub fn sleep() {
+    match is_scheduled() {
+        true => ask(Step::Wait),
+        false => std::thread::sleep(std::time::Duration::from_micros(50)),
     }
 }
 
@@ -317,14 +326,14 @@ pub fn lock<T>(mutex: &Mutex<T>) -> Held<MutexGuard<'_, T>> {
     Held(acquire(|| mutex.try_lock(), || mutex.lock()))
 }
 
-/// [`lock`], where others may share it.
+/// [`lock`] for a lock that may be shared.
 #[inline(always)]
 #[track_caller]
 pub fn lock_alone<T>(lock: &RwLock<T>) -> Held<RwLockWriteGuard<'_, T>> {
     Held(acquire(|| lock.try_write(), || lock.write()))
 }
 
-/// Takes a lock that is held across steps, together with others who take it so.
+/// Takes a lock that is held across steps, shared with others that take it so.
 #[inline(always)]
 #[track_caller]
 pub fn lock_shared<T>(lock: &RwLock<T>) -> Held<RwLockReadGuard<'_, T>> {
@@ -352,7 +361,7 @@ impl<G: DerefMut> DerefMut for Held<G> {
 impl<G> Drop for Held<G> {
     #[inline(always)]
     fn drop(&mut self) {
-        // The lock is given back by a locked operation.
+        // A lock is released by a locked operation.
         drain();
     }
 }

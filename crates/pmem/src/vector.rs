@@ -1,14 +1,14 @@
-//! Searching many words or bytes at once, by the widest vectors that the processor has; elsewhere, under miri and under a scheduler, one after the other.
+//! Searching many words or bytes at once, by the widest vectors of the processor; elsewhere, under miri and under a scheduler, one after the other.
 //!
-//! The loads are assembly for the reason that `probe.rs` gives. A lane of a vector is a word, read whole, as the processor does for aligned lanes within a
-//! line: for words that hold still both ways give the same answer, and for others some answer, which the caller finds out by a version.
+//! The loads are assembly for the reason given in `probe.rs`. A lane of a vector is a word, read whole, as the processor does for aligned lanes within a line.
+//! For words that do not change both ways give the same answer, and for others some answer, which the caller detects by a version.
 
 use crate::Word;
 use crate::schedule::{atomic::AtomicU64, is_scheduled};
 use bytemuck::Zeroable;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What is there beyond SSE2, which every x86-64 has.
+/// Instructions beyond SSE2, which every x86-64 has.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -53,7 +53,7 @@ impl Width {
     }
 }
 
-/// Proof that the processor has AVX-512: for code that would otherwise ask again and again.
+/// Proof that the processor has AVX-512: for code that would otherwise check again and again.
 #[derive(Clone, Copy)]
 pub struct Wide(());
 
@@ -80,15 +80,15 @@ impl Wide {
 /// Hints of [`Parted`].
 pub const HINTS: usize = 6;
 
-/// Words in ascending order, as signed integers, that are searched in two steps. Hint i is the first word of part i + 1, or as large as can be; so the first
-/// line, in which there is room for 16 bytes of another kind, tells in which part to look.
+/// Words in ascending order, as signed integers, that are searched in two steps. Hint i is the first word of part i + 1, or the maximum. So the first line,
+/// which also has room for 16 bytes of another kind, tells which part to search.
 #[repr(C, align(64))]
 pub struct Parted<H, const N: usize> {
-    /// What else is in the first line.
+    /// The rest of the first line.
     pub header: H,
-    /// See there.
+    /// See [`Parted`].
     pub hints: [AtomicU64; HINTS],
-    /// The words. Those that are not in use are as large as can be.
+    /// The words. Unused ones have the maximum value.
     pub words: [AtomicU64; N],
 }
 
@@ -98,7 +98,7 @@ unsafe impl<H: Zeroable, const N: usize> Zeroable for Parted<H, N> {}
 /// What [`Parted::not_above`] finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rank {
-    /// The first word of the part that was looked at.
+    /// The first word of the part that was searched.
     pub part: usize,
     /// Number of words that are not above the key.
     pub count: usize,
@@ -112,15 +112,15 @@ impl<H, const N: usize> Parted<H, N> {
         assert!(size_of::<H>() == 16 && align_of::<H>() <= 8, "hints and header are a line");
     };
 
-    /// The first word of the part where the words end that are not above `key`.
+    /// The first word of the part in which the words not above `key` end.
     #[inline(always)]
     pub fn part(&self, key: u64) -> usize {
         const { Self::CHECKED };
-        // Words that were never in order may be come upon, whose hints are of no part.
+        // The search may meet words that were never in order, whose hints match no part.
         (not_above(&self.hints, key) * Self::PART).min(N - Self::PART)
     }
 
-    /// Number of words that are not above `key`. Words that are not in use count if the key is as large as can be.
+    /// Number of words that are not above `key`. Unused words count if the key is the maximum.
     #[inline(always)]
     pub fn not_above(&self, wide: Option<Wide>, key: u64) -> Rank {
         const { Self::CHECKED };
@@ -141,12 +141,12 @@ impl<H, const N: usize> Parted<H, N> {
     }
 }
 
-/// A line: eight bytes of another kind, and 56 bytes that are looked for.
+/// A line: eight bytes of another kind, and 56 bytes to search.
 #[repr(C, align(64))]
 pub struct Tagged<H> {
-    /// What else is in the line.
+    /// The rest of the line.
     pub header: H,
-    /// The bytes, by words.
+    /// The bytes, as words.
     pub tags: [AtomicU64; 7],
 }
 
@@ -156,7 +156,7 @@ unsafe impl<H: Zeroable> Zeroable for Tagged<H> {}
 impl<H> Tagged<H> {
     const CHECKED: () = assert!(size_of::<H>() == 8 && align_of::<H>() <= 8, "header and tags are a line");
 
-    /// A bit for each tag that is the first of these bytes, and for each that is the second: bit 0 for the lowest byte of the first word.
+    /// A bit for each tag equal to the first of these bytes, and for each equal to the second: bit 0 for the lowest byte of the first word.
     #[inline(always)]
     pub fn equal(&self, wide: Option<Wide>, bytes: [u8; 2]) -> [u64; 2] {
         const { Self::CHECKED };
@@ -176,7 +176,7 @@ pub const RANKED: usize = 56;
 /// For each of the first `count` keys the number of those that are below it.
 ///
 /// # Panics
-/// When there are not so many.
+/// If there are fewer keys.
 #[inline]
 pub fn ranks(keys: &[u64; RANKED], count: usize) -> [u64; RANKED] {
     assert!(count <= RANKED);
@@ -234,7 +234,7 @@ fn below_one_by_one(words: &[AtomicU64], key: u64) -> usize {
 /// A bit for each pair whose first word is `head`: bit i for pair i.
 ///
 /// # Panics
-/// When there are more than [`WIDTH`] pairs.
+/// If there are more than [`WIDTH`] pairs.
 #[inline(always)]
 pub fn equal_heads(lines: &[[[Word; 2]; 4]], head: u64) -> u64 {
     assert!(lines.len() <= WIDTH / 4);
@@ -250,7 +250,7 @@ fn equal_heads_one_by_one(lines: &[[[Word; 2]; 4]], head: u64) -> u64 {
     lines.as_flattened().iter().enumerate().map(|(at, pair)| u64::from(pair[0].get() == head) << at).sum()
 }
 
-/// A bit for each of the sixteen bytes that is `byte`: bit 0 for the lowest byte of the first word.
+/// A bit for each of the sixteen bytes equal to `byte`: bit 0 for the lowest byte of the first word.
 #[inline(always)]
 pub fn equal_bytes(words: &[Word; 2], byte: u8) -> u16 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -264,7 +264,7 @@ fn equal_bytes_one_by_one(words: impl Iterator<Item = u64>, byte: u8) -> u64 {
     words.flat_map(u64::to_le_bytes).enumerate().map(|(at, found)| u64::from(found == byte) << at).sum()
 }
 
-/// A bit for each of 56 bytes that is `byte`: bit 0 for the lowest byte of the first word.
+/// A bit for each of 56 bytes equal to `byte`: bit 0 for the lowest byte of the first word.
 #[inline(always)]
 pub fn equal_bytes_of_seven(words: &[AtomicU64; 7], byte: u8) -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -316,7 +316,7 @@ mod sse2 {
                 options(nostack, readonly),
             );
         }
-        // The upper half of the last vector is zeroes, which are no bytes.
+        // The upper half of the last vector is zeroes, which are not part of the bytes.
         mask & (u64::MAX >> 8)
     }
 
@@ -347,10 +347,10 @@ mod avx2 {
     use std::arch::asm;
     use std::arch::x86_64::{__m256i, _mm256_set1_epi64x};
 
-    /// What the lines of assembly leave in `count`, of words at `words` and a key in all lanes of `ymm0`. They may use the vector registers up to `ymm4`.
+    /// What the lines of assembly leave in `count`, for words at `words` and a key in all lanes of `ymm0`. They may use the vector registers up to `ymm4`.
     ///
-    /// The registers are named, so that functions which are not compiled for AVX2 can have it inline. All are given up: the last line clears their upper
-    /// halves, without which code that knows nothing of them is slow on some processors.
+    /// The registers are named, so that functions not compiled for AVX2 can inline it. All are clobbered: the last line clears their upper halves, because
+    /// otherwise code that knows nothing of them is slow on some processors.
     macro_rules! count {
         ($words:ident, $key:ident, $($line:literal),+) => {{
             let count: u64;
@@ -447,7 +447,7 @@ mod avx512 {
     /// For a header and hints of 64 bytes at `at` and parts of sixteen words behind them: the first word of the part, and the number of words there that are
     /// not above the key.
     ///
-    /// The vector register is one of those that code for older processors does not know, which is slowed down by nothing that is left in it.
+    /// The vector register is one that code for older processors does not know; its content slows down nothing.
     ///
     /// # Safety
     /// AVX-512 is there, and with it `popcnt`; 64 bytes and [`HINTS`] + 1 parts of words are readable at `at`.
@@ -458,7 +458,7 @@ mod avx512 {
         unsafe {
             asm!(
                 "vpbroadcastq zmm16, {key}",
-                // Not less: the key, than the word.
+                // The comparison is: the key is not less than the word.
                 "vpcmpq k1, zmm16, zmmword ptr [{at}], 5",
                 "kmovb {part:e}, k1",
                 "shr {part:e}, {header}",
@@ -508,7 +508,7 @@ mod avx512 {
         all
     }
 
-    /// A bit for each of the last 56 bytes of a line that is the first byte, and that is the second.
+    /// A bit for each of the last 56 bytes of a line equal to the first byte, and for each equal to the second.
     ///
     /// # Safety
     /// AVX-512 is there; a line is readable at `at`.

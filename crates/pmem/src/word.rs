@@ -1,8 +1,8 @@
 //! Words: the only unit in which published persistent memory is read and written.
 //!
 //! A [`Word`] is eight bytes, aligned, accessed as one 64-bit atomic for ever: the unit that a crash cannot tear, and the unit that Rust's memory model lets
-//! many threads share. Anyone may [`Word::load`]; storing goes through [`Pm`](crate::Pm), which tells the medium. Bytes, counters and fingerprints are cut from
-//! words loaded whole: no other access width ever touches a pool, so accesses never partially overlap; but for
+//! many threads share. Anyone may [`Word::load`]; storing goes through [`Pm`](crate::Pm), which tells the medium. Bytes, counters and fingerprints are
+//! extracted from words loaded whole: no other access width ever touches a pool, so accesses never partially overlap. The exception is
 //! [`Pool::glimpse`](crate::Pool::glimpse), where nobody writes what it reads, or a word of it may be out of date.
 
 use crate::schedule::{self, Step};
@@ -58,7 +58,7 @@ pub(crate) fn values(bytes: &[u8]) -> impl Iterator<Item = u64> {
     chunks.iter().map(|chunk| u64::from_le_bytes(*chunk)).chain((!rest.is_empty()).then(|| padded(rest)))
 }
 
-/// The word that begins with `bytes`, fewer than it holds.
+/// The word that begins with `bytes`, which do not fill it.
 pub(crate) fn padded(bytes: &[u8]) -> u64 {
     let mut word = [0; WORD];
     word[..bytes.len()].copy_from_slice(bytes);

@@ -132,9 +132,9 @@ fn a_pool_that_grows_can_be_looked_at() {
 #[test]
 fn a_pool_counts_if_its_hardware_is_made_to() {
     let (_dir, path) = temporary();
-    let pool = Pool::create_with(&path, &small(), |hardware| hardware.with_write_latency(100).with_counters(None)).unwrap();
+    let options = PoolOptions { domain: Some(Domain::Adr), ..small() };
+    let pool = Pool::create_with(&path, &options, |hardware| hardware.with_write_latency(100).with_counters(None)).unwrap();
     let counters = pool.medium().counters().unwrap();
-    assert_eq!(pool.info().domain, Some(Domain::PageCache));
     counters.reset();
     let block = pool.alloc_words(8).unwrap();
     let block = pool.seal(block);

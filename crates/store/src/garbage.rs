@@ -32,7 +32,7 @@ use crate::clock::Clock;
 use crate::snapshot::Snapshots;
 use crate::store::{Former, Index, Shared, Space};
 use crate::version::{Age, CUT_OUT};
-use crate::{Direction, Error, Store};
+use crate::{Direction, Error, Store, Swept};
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
 use everleaf_pmem::schedule::{self, Held as Locked};
@@ -54,8 +54,10 @@ const STEPS_FOR_ROOM: usize = if schedule::IS_BUILT_IN { 2 } else { 1024 };
 const SWEEPS_FOR_ROOM: usize = 16;
 /// Records or blocks of an index that a step gives back.
 const BLOCKS_PER_STEP: usize = 64;
-/// Keys that are looked at, and steps, in a turn of [`Store::keep_house`].
+/// Keys that are looked at in a sweep, and steps in a turn of [`Store::keep_house`].
 const STEPS_PER_TURN: usize = 1000;
+/// Sweeps in such a turn: with ten turns a second, a few percent of a processor while something is due.
+const SWEEPS_PER_TURN: usize = 10;
 /// Newer versions passed on the way to one that is looked at again which count as one step more.
 const PASSED_PER_STEP: usize = 64;
 /// Removals in a row that find no room: then the next will not find any either, before something else is given back. Each counts as a step, so no write to a
@@ -660,11 +662,19 @@ impl<M: Listed> Store<M> {
         self.shared.collect(steps_max)
     }
 
-    /// Housekeeping, to be called now and then: looks at the next thousand keys and removes those that have expired, and gives back what no snapshot wants any
-    /// more, in at most a thousand steps. Returns whether there is more to do at once. Errors are ignored: what failed may succeed later, and a damaged store
-    /// reports its damage to writers.
+    /// Housekeeping, to be called now and then: looks at the next ten thousand keys, if one may have expired, and removes those that have, and gives back what
+    /// no snapshot wants any more, in at most a thousand steps. Returns whether there is more to do at once. Errors are ignored: what failed may succeed later,
+    /// and a damaged store reports its damage to writers.
     pub fn keep_house(&self) -> bool {
-        let swept = self.sweep(STEPS_PER_TURN).unwrap_or_default();
+        let mut swept = Swept { is_round: true, ..Swept::default() };
+        if self.shared.is_sweep_due() {
+            for _ in 0..SWEEPS_PER_TURN {
+                swept = self.sweep(STEPS_PER_TURN).unwrap_or_default();
+                if swept.is_round || swept.visited < STEPS_PER_TURN || swept.removed * 4 > swept.visited {
+                    break;
+                }
+            }
+        }
         let collected = self.collect(STEPS_PER_TURN).unwrap_or_default();
         // If more than a quarter of these keys had expired, probably more have.
         collected == STEPS_PER_TURN || swept.removed * 4 > swept.visited && !swept.is_round

@@ -155,7 +155,7 @@ impl<M: Listed> Shared<M> {
     /// Step 4.
     fn show_loaded(&self, space: &Space, index: Index, count: u64, expiring: u64) {
         let _all = self.stripes.lock_all();
-        self.note_expiring(space, expiring);
+        self.note_expiring(space, expiring, 0);
         let index = Arc::new(index);
         schedule::drain();
         space.index.store(Some(index.clone()));

@@ -1,6 +1,7 @@
 //! Statistics of a store.
 
-use crate::Store;
+use crate::store::Space;
+use crate::{Namespace, Store};
 use everleaf_index::Listed;
 use everleaf_pmem::Info;
 
@@ -54,12 +55,7 @@ pub struct NamespaceStats {
 impl<M: Listed> Store<M> {
     /// Statistics of the store, taken without stopping readers or writers.
     pub fn stats(&self) -> Stats {
-        let namespaces = self.existing().into_iter().filter_map(|space| {
-            let index = space.index.load_full()?;
-            let everleaf_index::Stats { leaves, splits, leaf_bytes, depth, .. } = index.tree.stats();
-            Some(NamespaceStats { name: space.name.clone(), index: index.kind, keys: space.count(), leaves, splits, leaf_bytes, depth })
-        });
-        Stats { namespaces: namespaces.collect(), pool: self.shared.pool.info() }
+        Stats { namespaces: self.existing().iter().filter_map(|space| numbers(space)).collect(), pool: self.shared.pool.info() }
     }
 
     /// How full the pool is: in a moment, without reading it.
@@ -68,4 +64,17 @@ impl<M: Listed> Store<M> {
         let used = pool.used();
         Fill { used, limit: used + pool.room() }
     }
+}
+
+impl<M: Listed> Namespace<M> {
+    /// Numbers of this namespace alone, so cheap that they can be asked for after each operation; `None` before the first write to it.
+    pub fn stats(&self) -> Option<NamespaceStats> {
+        numbers(&self.space)
+    }
+}
+
+fn numbers(space: &Space) -> Option<NamespaceStats> {
+    let index = space.index.load_full()?;
+    let everleaf_index::Stats { leaves, splits, leaf_bytes, depth, .. } = index.tree.stats();
+    Some(NamespaceStats { name: space.name.clone(), index: index.kind, keys: space.count(), leaves, splits, leaf_bytes, depth })
 }

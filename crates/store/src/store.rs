@@ -339,7 +339,7 @@ impl<M: Listed> Store<M> {
         };
         for (name, Found { index, may_expire, tombstones }) in opened.indexes {
             let space = shared.add_space(&name, Some(index));
-            shared.note_expiring(&space, may_expire.into());
+            shared.note_expiring(&space, may_expire.into(), 0);
             space.counter().add(-(tombstones.len() as i64));
             tombstones.into_iter().for_each(|link| shared.left_tombstone(&space, link, 0));
         }
@@ -560,15 +560,16 @@ impl<M: Listed> Shared<M> {
     /// Notes that a key is about to be written, which expires if `expiry_ms` is given. The caller holds its stripe.
     #[inline]
     pub(crate) fn note_expiry(&self, space: &Space, expiry_ms: Option<u64>) -> Option<u64> {
-        if expiry_ms.is_some() {
-            self.note_expiring(space, 1);
+        if let Some(expiry_ms) = expiry_ms {
+            self.note_expiring(space, 1, expiry_ms);
         }
         expiry_ms
     }
 
-    /// Notes that this many keys that expire are about to become visible.
-    pub(crate) fn note_expiring(&self, space: &Space, count: u64) {
+    /// Notes that this many keys that expire, none before `earliest_ms`, are about to become visible.
+    pub(crate) fn note_expiring(&self, space: &Space, count: u64, earliest_ms: u64) {
         space.expiring.fetch_add(count, Ordering::Relaxed);
+        self.sweeper.note_due(earliest_ms);
         if count > 0 && !self.may_expire.load(Ordering::Relaxed) {
             // An exchange; and a thread that begins a snapshot adds to the clock before it looks: both are locked operations, which nothing passes on x86-64.
             // So a snapshot that does not see this has a timestamp below that of the key.

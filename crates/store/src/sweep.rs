@@ -8,7 +8,10 @@
 //! after its own: a key that cannot be removed must not keep the sweep from advancing. At most [`TOUCHED_MAX`] such keys are noted, and none while another
 //! thread notes one. The sweep comes to keys that were not noted in its course.
 //!
-//! A write that a full pool refuses sweeps as much as one [`Store::keep_house`] does, and is retried if that has removed anything, a few times.
+//! The sweep knows before which moment nothing expires: each write of something that expires lowers it, and a round sets it to the earliest expiry that it
+//! meets, as follows. When the round begins, the moment is "never", before it waits for the threads that hold stripes (see below): what was written earlier is
+//! met by its passes, and what is written later lowers the moment itself. Each pass lowers it by what it has met. So [`Store::keep_house`] does nothing where
+//! nothing is due, and a write that a full pool refuses sweeps on until something was removed or nothing is due, and is retried, a few times.
 //!
 //! A pass through a namespace that finds nothing that expires takes it off the list. Each write of something that expires is counted in its namespace, under
 //! the stripe of its key, before it is published ([`Shared::note_expiry`]). A round through all namespaces begins by reading their counts, and then waits,
@@ -42,7 +45,14 @@ pub(crate) struct Sweeper {
     touched: Mutex<Vec<(Arc<Space>, Vec<u8>)>>,
     /// Number of keys that had expired when the sweep removed them or a write replaced them.
     expired: AtomicU64,
+    /// Nothing expires before this time, in milliseconds since 1970, except what the current round has still to meet.
+    due_ms: AtomicU64,
 }
+
+/// Sweeps that find nothing, at most, for a write that a full pool refuses: through half a million keys. The next write continues after them.
+const VAIN_SWEEPS_MAX: usize = 512;
+/// How much later a key is looked at again of which nobody can tell whether it expires.
+const UNKNOWN_MS: u64 = 1000;
 
 /// Largest number of keys that readers leave to the next sweep.
 const TOUCHED_MAX: usize = 1024;
@@ -58,6 +68,8 @@ struct Pass {
     has_found: bool,
     /// Number of keys met that expire, or may, and have not yet.
     found: u64,
+    /// The earliest expiry met.
+    earliest_ms: u64,
 }
 
 /// What [`Store::sweep`] has done.
@@ -75,14 +87,13 @@ pub struct Swept {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lifetime {
     Lasting,
-    /// It expires, or may.
-    Limited,
+    /// It expires at this time, or may; it is to be looked at then.
+    Limited(u64),
     /// It has expired.
     Over,
 }
 
 /// What was found in a part of a namespace.
-#[derive(Default)]
 struct Found {
     visited: usize,
     /// Keys that have expired.
@@ -91,6 +102,8 @@ struct Found {
     may_expire: bool,
     /// How many keys will expire, or may.
     limited: u64,
+    /// When the first key expires, or has expired.
+    earliest_ms: u64,
     /// The last key, unless there are no more, or none that can be read.
     last: Option<Vec<u8>>,
     /// The first damage found.
@@ -101,6 +114,8 @@ impl Found {
     /// Notes damage. It must not keep the keys after it from being swept, and the namespace stays on the list.
     fn is_damaged(&mut self, error: Error) {
         self.may_expire = true;
+        // There may be keys behind it that nobody has met.
+        self.earliest_ms = 0;
         self.damage.get_or_insert(error);
     }
 }
@@ -123,6 +138,14 @@ impl<M: Listed> Store<M> {
 }
 
 impl Sweeper {
+    /// A key is about to be visible that expires no earlier than this.
+    #[inline]
+    pub(crate) fn note_due(&self, earliest_ms: u64) {
+        if earliest_ms < self.due_ms.load(Ordering::Relaxed) {
+            self.due_ms.fetch_min(earliest_ms, Ordering::Relaxed);
+        }
+    }
+
     /// A version with this expiry was replaced or removed.
     #[inline]
     pub(crate) fn note_replaced(&self, expiry_ms: Option<u64>, wall: &Wall) {
@@ -139,11 +162,33 @@ impl<M: Listed> Shared<M> {
         self.sweeper.round.try_lock().map_or(Ok(Swept::default()), |mut round| self.sweep_on(&mut round, visits_max))
     }
 
-    /// [`Shared::sweep`], after waiting for another thread's sweep; returns whether either has removed anything.
+    /// Whether a sweep may find something: a round is under way, or something has expired.
+    pub(crate) fn is_sweep_due(&self) -> bool {
+        self.sweeper.round.try_lock().is_none_or(|round| self.may_find(&round))
+    }
+
+    fn may_find(&self, round: &[Pass]) -> bool {
+        !round.is_empty() || self.sweeper.due_ms.load(Ordering::Relaxed) <= self.wall.now_ms()
+    }
+
+    /// [`Shared::sweep`], after waiting for another thread's sweep, again and again until either has removed something, or there is nothing to be found;
+    /// returns whether either has.
     pub(crate) fn sweep_for_room(self: &Arc<Self>, visits_max: usize) -> bool {
         let before = self.sweeper.expired.load(Ordering::Relaxed);
-        let swept = self.sweep_on(&mut schedule::lock(&self.sweeper.round), visits_max);
-        swept.is_ok_and(|swept| swept.removed > 0) || self.sweeper.expired.load(Ordering::Relaxed) != before
+        let mut round = schedule::lock(&self.sweeper.round);
+        for _ in 0..VAIN_SWEEPS_MAX {
+            if self.sweeper.expired.load(Ordering::Relaxed) != before {
+                return true;
+            }
+            if !self.may_find(&round) {
+                return false;
+            }
+            match self.sweep_on(&mut round, visits_max) {
+                Ok(swept) if swept.removed == 0 => {}
+                swept => return swept.is_ok(),
+            }
+        }
+        false
     }
 
     fn sweep_on(self: &Arc<Self>, round: &mut Vec<Pass>, visits_max: usize) -> Result<Swept, Error> {
@@ -163,10 +208,12 @@ impl<M: Listed> Shared<M> {
             left = left.saturating_sub(found.visited.max(1));
             pass.has_found |= found.may_expire;
             pass.found += found.limited;
+            pass.earliest_ms = pass.earliest_ms.min(found.earliest_ms);
             pass.after = found.last;
             if pass.after.is_none() {
                 // Unless more were counted meanwhile.
                 let ends = !pass.has_found && space.expiring.compare_exchange(pass.expiring, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+                self.sweeper.note_due(pass.earliest_ms);
                 space.uncounted.store(if ends { 0 } else { pass.expiring as i64 - pass.found as i64 }, Ordering::Relaxed);
                 round.pop();
             }
@@ -198,8 +245,12 @@ impl<M: Listed> Shared<M> {
 
     /// The passes through all namespaces that may have keys that expire, the one with the lowest number last.
     fn begin_round(&self) -> Vec<Pass> {
-        let pass =
-            |space: &Arc<Space>| Pass { space: space.clone(), after: None, expiring: space.expiring.load(Ordering::Acquire), has_found: false, found: 0 };
+        // A write counts what expires, then lowers this; so here the order is the other way round.
+        self.sweeper.due_ms.swap(u64::MAX, Ordering::SeqCst);
+        let pass = |space: &Arc<Space>| {
+            let expiring = space.expiring.load(Ordering::Acquire);
+            Pass { space: space.clone(), after: None, expiring, has_found: false, found: 0, earliest_ms: u64::MAX }
+        };
         let mut round: Vec<_> = self.spaces.read().values().map(pass).filter(|pass| pass.expiring > 0).collect();
         round.sort_unstable_by_key(|pass| Reverse(pass.space.number));
         if !round.is_empty() {
@@ -211,19 +262,22 @@ impl<M: Listed> Shared<M> {
     /// Looks at the next `visits_max` keys after `after`.
     fn find_expired(&self, space: &Space, after: Option<&[u8]>, visits_max: usize) -> Found {
         let _pinned = self.pool.pin();
-        let mut found = Found::default();
+        let mut found = Found { visited: 0, expired: Vec::new(), may_expire: false, limited: 0, earliest_ms: u64::MAX, last: None, damage: None };
         let index = space.index.load();
         let Some(index) = index.as_deref() else { return found };
         let stepped = self.step(index, after, visits_max, |key, link| {
             found.visited += 1;
             match self.lifetime(link.get()) {
                 Ok(Lifetime::Lasting) => {}
-                Ok(Lifetime::Limited) => {
+                Ok(Lifetime::Limited(expiry_ms)) => {
                     found.may_expire = true;
                     found.limited += 1;
+                    found.earliest_ms = found.earliest_ms.min(expiry_ms);
                 }
                 Ok(Lifetime::Over) => {
                     found.may_expire = true;
+                    // It may not be removed.
+                    found.earliest_ms = 0;
                     found.expired.push(key.to_vec());
                 }
                 Err(error) => found.is_damaged(error),
@@ -240,11 +294,13 @@ impl<M: Listed> Shared<M> {
     fn lifetime(&self, link: u64) -> Result<Lifetime, Error> {
         let record = Record::read(&self.pool, link)?;
         let is_committed = matches!(self.age(&record)?, Age::At(_));
+        let now_ms = self.wall.now_ms();
         Ok(match record.expiry_ms() {
             None if is_committed => Lifetime::Lasting,
+            Some(expiry) if is_committed && expiry > now_ms => Lifetime::Limited(expiry),
             // A damaged record is left to verification.
-            Some(expiry) if is_committed && expiry <= self.wall.now_ms() && record.is_intact() => Lifetime::Over,
-            _ => Lifetime::Limited,
+            Some(_) if is_committed && record.is_intact() => Lifetime::Over,
+            _ => Lifetime::Limited(now_ms.saturating_add(UNKNOWN_MS)),
         })
     }
 }

@@ -14,17 +14,17 @@
 use super::directory::{Directory, Number, handle};
 use super::leaf::{Descriptor, Fingerprints, Leaf, Place, Slot};
 use super::{Ever, Known};
-use crate::latch::Restart;
+use crate::latch::{Patience, Restart};
 use crate::registry::{SHARE_MIN, Trace};
 use crate::selective::router::{Fences, Router};
 use crate::{Error, Key};
-use everleaf_pmem::{Medium, Pm, Pool, probe, schedule};
+use everleaf_pmem::{Medium, Pm, Pool, probe};
 use parking_lot::Mutex;
 use std::borrow::Borrow;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-use std::thread::JoinHandle;
+use std::thread::{Builder, JoinHandle};
 
 /// By how many leaves a thread asks for memory before it reads it.
 const AHEAD: usize = 2;
@@ -94,8 +94,10 @@ impl<K: Key + ?Sized> Unread<K> {
     ) -> Result<(), Error> {
         let threads = if self.leaves.len() <= SHARE_MIN { 1 } else { threads };
         std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| self.read::<M, LINES, LEAVES>(pm, known, trace))).collect();
-            let own = self.read::<M, LINES, LEAVES>(pm, known, trace);
+            // Where the system gives no thread, there are the others.
+            let read = || self.read::<M, LINES, LEAVES>(pm, known, trace);
+            let others: Vec<_> = (1..threads).map_while(|_| Builder::new().spawn_scoped(scope, read).ok()).collect();
+            let own = read();
             others.into_iter().map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).fold(own, Result::and)
         })
     }
@@ -198,8 +200,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     pub(super) fn read_rest(&self) {
         let Some(unread) = self.behind.unread.lock().clone() else { return };
         unread.read::<M, LINES, LEAVES>(&self.pool, &self.known, None).expect("integers are in no records");
+        let mut patience = Patience::default();
         while !unread.is_done() {
-            schedule::rest();
+            patience.wait();
         }
         *self.behind.unread.lock() = None;
     }

@@ -133,6 +133,8 @@ pub(super) struct Directory<const LINES: usize, const LEAVES: usize> {
     extents: Arena<AtomicU64, 64>,
     /// In lines of its own: not what searches look at.
     state: CachePadded<Mutex<State>>,
+    /// Held by who changes the list of extents, over fences, and before the state, which nobody holds over one.
+    list: CachePadded<Mutex<()>>,
 }
 
 #[derive(Default)]
@@ -168,7 +170,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
 
     pub(super) fn new() -> Self {
         const { Self::CHECKED };
-        Self { extents: Arena::new(), state: CachePadded::default() }
+        Self { extents: Arena::new(), state: CachePadded::default(), list: CachePadded::default() }
     }
 
     /// A leaf by a number that may be out of date.
@@ -228,15 +230,18 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     /// # Errors
     /// A full pool.
     pub(super) fn take<M: Medium>(&self, pool: &Pool<M>, first: &Word) -> Result<Dead, Error> {
-        let mut state = schedule::lock(&self.state);
-        if let Some(leaf) = state.free.pop().or_else(|| state.withheld.pop()) {
-            // Who sees a store to it sees that its former life has ended.
-            fence(Release);
+        if let Some(leaf) = self.take_dead() {
+            return Ok(leaf);
+        }
+        let _list = schedule::lock(&self.list);
+        // Somebody may have made an extent meanwhile.
+        if let Some(leaf) = self.take_dead() {
             return Ok(leaf);
         }
         let extent = pool.alloc::<Extent<LINES, LEAVES>>()?;
         let is_known = extent.is_untouched();
-        drop(Self::numbers(state.next_number(), extent.off().bytes())?);
+        let number = schedule::lock(&self.state).next_number();
+        drop(Self::numbers(number, extent.off().bytes())?);
         Self::begin(pool, &extent, first.load(Acquire));
         // Leaves mean nothing before they live.
         let extent = pool.fence_all(extent.flush_first(std::mem::offset_of!(Extent<LINES, LEAVES>, leaves)));
@@ -244,9 +249,19 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         // wait for this flush.
         let extent = pool.link(first, extent);
         // From the last to the first, so that they are taken in the order of memory.
+        let mut state = schedule::lock(&self.state);
         let leaves = self.add(&mut state, extent)?.rev();
         state.free.extend(leaves.map(|number| Dead { number, is_known }));
         Ok(state.free.pop().expect("leaves were just added"))
+    }
+
+    /// Takes a dead leaf, if there is one.
+    fn take_dead(&self) -> Option<Dead> {
+        let mut state = schedule::lock(&self.state);
+        let leaf = state.free.pop().or_else(|| state.withheld.pop());
+        // Who sees a store to it sees that its former life has ended.
+        fence(Release);
+        leaf
     }
 
     /// Writes the first lines of a new extent all of whose leaves are dead.
@@ -270,7 +285,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     /// Takes a dead leaf of an extent that stays, if there is one.
     pub(super) fn take_staying(&self) -> Option<Dead> {
         let leaf = schedule::lock(&self.state).free.pop();
-        // As in `take`.
+        // As in `take_dead`.
         fence(Release);
         leaf
     }
@@ -286,6 +301,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     /// # Errors
     /// A list that leaves the pool, or does not end.
     pub(super) fn gather<M: Medium>(&self, pool: &Pool<M>, first: &Word) -> Result<usize, Error> {
+        let _list = schedule::lock(&self.list);
         let mut state = schedule::lock(&self.state);
         let State { count, vacant, free, spare, withheld } = &mut *state;
         free.append(withheld);
@@ -316,16 +332,20 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
             }
         })();
         if !gone.is_empty() {
+            free.retain(|leaf| !gone.contains_key(&Self::extent_of(leaf.number)));
+            drop(state);
             // Whichever of the links are durable before, the list is one that leads to all leaves that live.
             pool.fence();
-            free.retain(|leaf| !gone.contains_key(&Self::extent_of(leaf.number)));
             let guard = pool.pin();
             gone.values().for_each(|off| pool.retire(*off, &guard));
-            vacant.extend(gone.into_keys());
+            state = schedule::lock(&self.state);
+            state.vacant.extend(gone.into_keys());
         }
+        let State { free, spare, withheld, .. } = &mut *state;
         // The first of the pool are used first.
         free.sort_unstable_by_key(|leaf| std::cmp::Reverse(leaf.number & ((1 << LINE_BITS) - 1)));
         walked?;
+        // Some leaves may have been taken or given back meanwhile: that makes little difference.
         let live: usize = stay.iter().map(|(_, number)| LEAVES - dead[*number]).sum();
         let needed = live.div_ceil(LEAVES);
         if (stay.len() - needed) * SPARE_SHARE >= stay.len() {
@@ -358,16 +378,19 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         mut chain: Vec<Flushed<'p, Extent<LINES, LEAVES>, M>>,
         bottom: Fresh<'p, Extent<LINES, LEAVES>, M>,
     ) -> Result<Vec<Vec<Number>>, Error> {
-        let mut state = schedule::lock(&self.state);
+        let _list = schedule::lock(&self.list);
+        let count = schedule::lock(&self.state).count;
         for (number, off) in chain.iter().map(Flushed::off).chain([bottom.off()]).enumerate() {
-            drop(Self::numbers(state.count + number, off.bytes())?);
+            drop(Self::numbers(count + number, off.bytes())?);
         }
         pool.store(&bottom.next, first.load(Acquire), Relaxed);
         chain.push(bottom.flush());
         let mut chain = pool.fence_all(chain).into_iter();
         let top = chain.next().expect("a chain has a bottom");
         let rest: Vec<_> = chain.map(Durable::release).collect();
-        std::iter::once(pool.link(first, top)).chain(rest).map(|extent| Ok(self.add(&mut state, extent)?.collect())).collect()
+        let top = pool.link(first, top);
+        let mut state = schedule::lock(&self.state);
+        std::iter::once(top).chain(rest).map(|extent| Ok(self.add(&mut state, extent)?.collect())).collect()
     }
 
     /// Visits the extents from `first` on.
@@ -404,5 +427,50 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
             next = Off::from_link(line[0])?;
         }
         Err(everleaf_pmem::Error::corrupt(next.bytes(), "a list of extents that does not end").into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OrderedIndex;
+    use crate::ever::Ever;
+    use everleaf_pmem::schedule::{Scheduler, Step};
+    use everleaf_pmem::{Hardware, PoolOptions};
+    use std::num::NonZeroU64;
+    use std::panic::Location;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    type Index = Ever<u64, Hardware, 1, 4, 4>;
+
+    /// Looks whether anybody holds what leaves are taken and given back under, while the thread fences.
+    struct Free(&'static Index, Arc<AtomicUsize>);
+
+    impl Scheduler for Free {
+        fn before(&self, step: Step, _: &'static Location<'static>) {
+            if step == Step::Fence {
+                assert!(self.0.directory.state.try_lock().is_some());
+                self.1.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    #[test]
+    fn leaves_are_not_waited_for_over_a_fence() {
+        if !schedule::IS_BUILT_IN {
+            return;
+        }
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 4 << 20, ..PoolOptions::default() }).unwrap();
+        let index: &'static Index = Box::leak(Box::new(Index::create(&pool, "index", "ever").unwrap()));
+        let fences = Arc::new(AtomicUsize::new(0));
+        let scheduled = schedule::enter(Arc::new(Free(index, Arc::clone(&fences))));
+        (0..400).for_each(|key| assert!(index.insert(&key, NonZeroU64::MIN).unwrap().is_none()));
+        (0..400).for_each(|key| assert!(index.remove(&key).unwrap().is_some()));
+        let before = fences.load(Relaxed);
+        index.gather().unwrap();
+        drop(scheduled);
+        assert!(before > 800 && fences.load(Relaxed) > before, "extents were made, and some are given back");
+        index.check().unwrap();
     }
 }

@@ -19,6 +19,7 @@
 //! that is there looks at another one first, and one in sixteen for a key that is not looks at any.
 
 use super::{Error, Key};
+use crate::key::SPREAD;
 use crate::latch::Latch;
 use crate::record::Record;
 use crate::selective::leaf::each;
@@ -66,8 +67,7 @@ pub(super) struct Place {
 impl Place {
     #[inline(always)]
     pub(super) fn of<const LINES: usize>(token: u64) -> Self {
-        // The upper bits of a product depend on all bits of the factor: dense keys differ as much as others.
-        let hash = token.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let hash = token.wrapping_mul(SPREAD);
         let scaled = (hash >> 32) * LINES as u64;
         // The fraction says nothing of the home. From 1 to 127.
         let fingerprint = ((u64::from(scaled as u32) * 127) >> 32) as u8 + 1;

@@ -6,10 +6,12 @@ use super::leaf::{Descriptor, Fingerprints, Leaf, Slot};
 use super::{Ever, Known, Root};
 use crate::counter::Counter;
 use crate::image;
+use crate::latch::{check_apart, until_done};
 use crate::registry::{Recovery, find_root, kind_of};
 use crate::selective::leaf;
 use crate::selective::leaf::Placed;
 use crate::selective::router::{Fences, Olc, Router, Target};
+use crate::selective::structure::{merge_all, merge_each};
 use crate::{Error, Key, Stats};
 use everleaf_pmem::vector::Wide;
 use everleaf_pmem::{Flushed, Fresh, Medium, Off, Pool, Word};
@@ -123,10 +125,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             }
             Ok(())
         })?;
-        blocks.sort_unstable();
-        if let Some(pair) = blocks.windows(2).find(|pair| pair[0].0 + pair[0].1 as u64 > pair[1].0) {
-            return Err(everleaf_pmem::Error::corrupt(pair[1].0, "an extent of leaves that reaches into another block").into());
-        }
+        check_apart(blocks)?;
         free.extend(choose::<K, M, LINES, LEAVES>(pool, &directory, &mut live)?);
         // From the last to the first, so that they are taken in the order of memory.
         free.reverse();
@@ -201,7 +200,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 previous = Some(key);
             }
             let by_heads = if K::WHOLE { None } else { self.sort_by_heads(number, leaf, occupied) };
-            if by_heads.is_some_and(|sorted| !sorted.slots().eq(placed.iter().map(|placed| placed.slot))) {
+            if by_heads.is_some_and(|(sorted, _)| !sorted.slots().eq(placed.iter().map(|placed| placed.slot))) {
                 return Err(corrupt(off, "a leaf whose heads are in another order than its keys"));
             }
             let known = descriptor.latch().read_idle().ok().and_then(|version| self.known.orders.at(number, version));
@@ -225,45 +224,24 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(stats)
     }
 
-    /// Merges what removals of all keys may have left behind. Two leaves need not be under one node of the router, so all are gone through, and again.
-    fn merge_empty(&self) {
-        let mut in_vain = 0;
-        while self.leaves.get() > 1 && self.known.keys.get() == 0 && in_vain < 8 {
-            let before = self.leaves.get();
-            let mut low = Some(K::LOWEST.to_owned());
-            while let Some(key) = low {
-                let (leaves, fences) = (self.leaves.get(), self.router.fences_of(key.borrow()));
-                let _ = self.merge(key.borrow());
-                // What two have become is empty, too.
-                low = if self.leaves.get() < leaves { Some(key) } else { fences.high };
-            }
-            in_vain = if self.leaves.get() < before { 0 } else { in_vain + 1 };
-        }
-    }
-
     /// See [`OrderedIndex::bulk_load`](crate::OrderedIndex::bulk_load).
     pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
         self.read_rest();
         let not_empty = || Error::NotEmpty { keys: self.known.keys.get() };
-        self.merge_empty();
+        merge_all(&self.leaves, &self.known.keys, || merge_each(&self.leaves, &self.router, |key: &K| _ = self.merge(key)));
         if self.leaves.get() > 1 || self.known.keys.get() > 0 {
             return Err(not_empty());
         }
         // Before anything is latched: the entries may take their time to come.
         let Some(chain) = Chain::<K, M, LINES, LEAVES>::build(&self.pool, entries, fill)? else { return Ok(()) };
-        let (only, lock) = loop {
-            let held = self.router.find(Target::At(K::LOWEST)).and_then(|route| {
-                let latch = self.leaf(route.leaf)?.1.latch();
-                let version = latch.try_read()?;
-                // An old route may lead to a leaf that is just being made anew, of which the router does not know yet.
-                self.router.validate(&route)?;
-                Ok((route.leaf, latch.lock_from(version)?))
-            });
-            match held {
-                Ok(held) => break held,
-                Err(crate::latch::Restart) => everleaf_pmem::schedule::rest(),
-            }
-        };
+        let (only, lock) = until_done(|| {
+            let route = self.router.find(Target::At(K::LOWEST))?;
+            let latch = self.leaf(route.leaf)?.1.latch();
+            let version = latch.try_read()?;
+            // An old route may lead to a leaf that is just being made anew, of which the router does not know yet.
+            self.router.validate(&route)?;
+            Ok((route.leaf, latch.lock_from(version)?))
+        });
         let is_only = self.router.fences_of(K::LOWEST).high.is_none();
         if !is_only || self.leaf(only).is_ok_and(|(_, descriptor)| descriptor.occupied::<LINES>(Wide::get()) != 0) {
             lock.release_unchanged();

@@ -3,7 +3,7 @@
 //! ```text
 //! line 0        version of the latch, or what is none: 0, an even number, or all bits set while it is written
 //!               | numbers of slots + 1 in the order of their keys, a byte each, 0 behind the last
-//! lines 1 to 4  frame: base | bytes to skip and bits to shift, 0 = no heads | a head for each slot, 4 bytes
+//! lines 1 to 4  frame: base | bytes to skip and bits to shift, 0 = no heads | what is skipped | a head for each slot, 4 bytes
 //! ```
 //!
 //! An *order* is that of one version of the leaf's latch, which stands beside it; whoever scans the leaf at that version follows it. Three write it:
@@ -33,6 +33,12 @@
 //! A *head* is 32 bits of the key in a slot that counts: the eight bytes behind those that all keys of the range share, less the base, which is what the low
 //! fence has there, and shifted as far as the range takes. So of two heads that differ the lower one is of the lower key, and the leaf is sorted without a look
 //! at a record; if two are equal, their keys are read. Whoever adds a key stores its head before its fingerprint; to replace a value changes none.
+//!
+//! Keys may share more than their range makes them: the last range of all has no end, and the first begins with nothing. So where the frame of the range tells
+//! too little, a leaf has one of its keys: it skips what they share but for the last two bytes, and has room beside them for many times as much as they take. A
+//! key that does not begin with what is skipped has the head 0 or the highest one, as it is below or above. What that is, a string in DRAM tells, which is read
+//! and given back by those alone who may replace a frame.
+//!
 //! Readers take heads for right if the version of the latch is the same behind: the head of a slot that counts does not change, and a frame is replaced under
 //! the latch alone. (A first frame is also left by who holds the right to append; readers look at heads only if they have seen a frame, which is stored last.)
 //!
@@ -45,15 +51,22 @@ use crate::Key;
 use crate::arena::Arena;
 use crate::latch::Change;
 use crate::selective::leaf::each;
+use crate::strings::Strings;
 use bytemuck::Zeroable;
 use everleaf_pmem::schedule::atomic::{AtomicU32, AtomicU64};
 use everleaf_pmem::vector::{self, RANKED};
 use everleaf_pmem::{WORD, probe};
+use std::cmp::Ordering::{Equal, Greater, Less};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 
-/// The orders of all leaves, by their descriptors' numbers.
-pub(super) struct Orders(Arena<Order, 64>);
+/// The orders of all leaves.
+pub(super) struct Orders {
+    /// By their descriptors' numbers.
+    places: Arena<Order, 64>,
+    /// What frames of keys skip.
+    skipped: Strings,
+}
 
 #[derive(Zeroable)]
 #[repr(C, align(64))]
@@ -62,6 +75,8 @@ struct Order {
     slots: [AtomicU64; SLOTS_MAX / WORD],
     base: AtomicU64,
     shape: AtomicU64,
+    /// The number of a string; 0 if all keys of the range share what is skipped.
+    skipped: AtomicU64,
     heads: [AtomicU32; SLOTS_MAX],
 }
 
@@ -112,17 +127,36 @@ impl ByHeads {
     /// Whether these are so many, and differ, and by so much that they will when keys are added between them, too. Then they are in order, and of as many
     /// slots, whoever has put them there.
     pub(super) fn tell_apart(&self, count: usize) -> bool {
-        let words = &self.words[..self.count];
-        self.count == count && count > 0 && words.is_sorted_by(|a, b| a >> 8 < b >> 8) && words[count - 1] - words[0] >= APART << 8
+        self.count == count && tell_apart(self.slots().map(|(head, _)| head))
     }
 }
 
-/// In a leaf with 56 heads of so many bits two are equal once in seven hundred times.
-const APART: u64 = 1 << 20;
+/// Whether heads in this order ascend, and by so much that they will when keys are added between them, too.
+pub(super) fn tell_apart(mut heads: impl Iterator<Item = u32>) -> bool {
+    let Some(first) = heads.next() else { return false };
+    let mut last = first;
+    heads.all(|head| std::mem::replace(&mut last, head) < head) && last - first >= APART
+}
 
-/// How heads follow from keys of a range, all of which begin with the same `skip` bytes.
-#[derive(Clone, Copy)]
+/// In a leaf with 56 heads of so many bits two are equal once in seven hundred times.
+const APART: u32 = 1 << 20;
+
+/// How many of the bytes that keys share a frame of them does not skip: where the next ones count on.
+const KEPT: usize = 2;
+/// How many times as much as keys take there is room for on both sides of them.
+const ROOM: u64 = 64;
+
+/// How heads follow from keys of a range.
+#[derive(Clone, Default)]
 pub(super) struct Frame {
+    scale: Scale,
+    /// The bytes to skip, if not all keys of the range begin with them.
+    skipped: Vec<u8>,
+}
+
+/// How heads follow from keys that begin with the same `skip` bytes.
+#[derive(Clone, Copy, Default)]
+struct Scale {
     base: u64,
     skip: usize,
     shift: u32,
@@ -134,22 +168,59 @@ impl Frame {
         let skip = low.shared_up_to(high);
         let base = low.head(skip);
         let span = high.map_or(u64::MAX, |high| high.head(skip)).wrapping_sub(base);
+        Self { scale: Scale::new(base, skip, span), skipped: Vec::new() }
+    }
+
+    /// One for keys of a range from `first` to `last`, and others beside them.
+    pub(super) fn around<K: Key + ?Sized>(low: &K, high: Option<&K>, first: &K, last: &K) -> Self {
+        let of_all = low.shared_up_to(high);
+        // A key alone is like the others but for its last two bytes.
+        let shared = first.shared(last).min(last.bytes().len().saturating_sub(2));
+        let skip = shared.saturating_sub(KEPT).max(of_all);
+        // One in the byte in which they differ, if that is among the eight.
+        let unit = 1 << ((7 - shared.saturating_sub(skip).min(7)) * 8);
+        let [from, to] = [first, last].map(|key| key.head(skip));
+        let room = to.saturating_sub(from).max(unit).saturating_mul(ROOM);
+        let base = from.saturating_sub(room);
+        let skipped = if skip > of_all { last.bytes()[..skip].to_vec() } else { Vec::new() };
+        Self { scale: Scale::new(base, skip, to.saturating_add(room).saturating_sub(base)), skipped }
+    }
+
+    pub(super) fn skip(&self) -> usize {
+        self.scale.skip
+    }
+
+    /// The head of a key that begins with what is skipped, from the eight bytes behind that, as [`Key::head`] has them.
+    pub(super) fn head(&self, bytes: u64) -> u32 {
+        self.scale.head(bytes)
+    }
+
+    pub(super) fn head_of<K: Key + ?Sized>(&self, key: &K) -> u32 {
+        let bytes = key.bytes();
+        let beside = if self.skipped.is_empty() { Equal } else { bytes[..bytes.len().min(self.skipped.len())].cmp(&self.skipped) };
+        self.scale.head_of(key, beside)
+    }
+}
+
+impl Scale {
+    /// For what is up to `span` above `base`.
+    fn new(base: u64, skip: usize, span: u64) -> Self {
         Self { base, skip, shift: (u64::BITS - span.leading_zeros()).saturating_sub(u32::BITS) }
     }
 
-    pub(super) fn skip(self) -> usize {
-        self.skip
-    }
-
-    /// The head of a key, from the eight bytes behind `skip`, as [`Key::head`] has them.
     #[inline(always)]
-    pub(super) fn head(self, bytes: u64) -> u32 {
+    fn head(self, bytes: u64) -> u32 {
         u32::try_from(bytes.saturating_sub(self.base) >> self.shift).unwrap_or(u32::MAX)
     }
 
+    /// The head of a key that lies so to those that begin with what is skipped.
     #[inline(always)]
-    pub(super) fn head_of<K: Key + ?Sized>(self, key: &K) -> u32 {
-        self.head(key.head(self.skip))
+    fn head_of<K: Key + ?Sized>(self, key: &K, beside: std::cmp::Ordering) -> u32 {
+        match beside {
+            Less => 0,
+            Equal => self.head(key.head(self.skip)),
+            Greater => u32::MAX,
+        }
     }
 }
 
@@ -178,7 +249,7 @@ fn kept(rank: usize, at: usize) -> u64 {
 
 impl Default for Orders {
     fn default() -> Self {
-        Self(Arena::new())
+        Self { places: Arena::new(), skipped: Strings::new() }
     }
 }
 
@@ -186,7 +257,7 @@ impl Orders {
     /// The slots of a leaf at this version, in the order of their keys, if anybody has left them.
     #[inline]
     pub(super) fn at(&self, leaf: Number, version: u64) -> Option<Sorted> {
-        let order = self.0.get(place(leaf)).filter(|order| order.version.load(Acquire) == version)?;
+        let order = self.places.get(place(leaf)).filter(|order| order.version.load(Acquire) == version)?;
         let words = order.slots.each_ref().map(|word| word.load(Relaxed));
         fence(Acquire);
         let full = words.iter().rposition(|&word| word != 0).unwrap_or(0);
@@ -196,23 +267,23 @@ impl Orders {
 
     /// Whether somebody has left the order of a leaf at this version.
     pub(super) fn is_at(&self, leaf: Number, version: u64) -> bool {
-        self.0.get(place(leaf)).is_some_and(|order| order.version.load(Relaxed) == version)
+        self.places.get(place(leaf)).is_some_and(|order| order.version.load(Relaxed) == version)
     }
 
     /// Asks for the order of a leaf. A hint.
     pub(super) fn prefetch_order(&self, leaf: Number) {
-        self.0.get(place(leaf)).into_iter().for_each(probe::prefetch);
+        self.places.get(place(leaf)).into_iter().for_each(probe::prefetch);
     }
 
     /// Asks for what is known of a leaf. A hint.
     pub(super) fn prefetch(&self, leaf: Number) {
-        self.0.get(place(leaf)).into_iter().for_each(probe::prefetch_lines);
+        self.places.get(place(leaf)).into_iter().for_each(probe::prefetch_lines);
     }
 
     /// Asks for the order of a leaf, and for what becomes the head of a key in a slot; [`Orders::add`] reads the others, too. A hint.
     #[inline(always)]
     pub(super) fn prefetch_head(&self, leaf: Number, slot: usize) {
-        if let Some(order) = self.0.get(place(leaf)) {
+        if let Some(order) = self.places.get(place(leaf)) {
             probe::prefetch(order);
             probe::prefetch(&order.shape);
             probe::prefetch(&order.heads[slot]);
@@ -221,7 +292,7 @@ impl Orders {
 
     /// Leaves an order for others, unless somebody is just doing so.
     pub(super) fn leave(&self, leaf: Number, version: u64, sorted: &Sorted) {
-        let order = self.0.get_or_make(place(leaf));
+        let order = self.places.get_or_make(place(leaf));
         let old = order.version.load(Relaxed);
         if old >= version || order.version.compare_exchange(old, BEING_WRITTEN, Acquire, Relaxed).is_err() {
             return;
@@ -232,8 +303,11 @@ impl Orders {
     /// Notes a key that is about to be in a slot of a leaf that nobody else writes to: its head, and its place in the order.
     #[inline(always)]
     pub(super) fn add<K: Key + ?Sized>(&self, leaf: Number, change: Change, slot: usize, key: &K) {
-        let Some(order) = self.0.get(place(leaf)) else { return };
-        let head = order.frame().map(|frame| frame.head_of(key));
+        let Some(order) = self.places.get(place(leaf)) else { return };
+        let head = order.scale().map(|scale| {
+            let skipped = order.skipped.load(Relaxed) as u32;
+            scale.head_of(key, if skipped == 0 { Equal } else { self.skipped.compare_up_to(key.bytes(), skipped, scale.skip) })
+        });
         if let Some(head) = head {
             order.heads[slot].store(head, Release);
         }
@@ -254,7 +328,7 @@ impl Orders {
     /// Takes a slot out of the order of a leaf that nobody else writes to.
     #[inline(always)]
     pub(super) fn remove(&self, leaf: Number, change: Change, slot: usize) {
-        let Some(order) = self.0.get(place(leaf)) else { return };
+        let Some(order) = self.places.get(place(leaf)) else { return };
         let rank = || Some(vector::equal_bytes_of_seven(&order.slots, slot as u8 + 1).trailing_zeros() as usize).filter(|rank| *rank < SLOTS_MAX);
         order.follow(change, rank, |rank, words, at| {
             let behind = words.get(at + 1).map_or(0, |behind| behind << (u64::BITS - 8));
@@ -265,14 +339,14 @@ impl Orders {
     /// Keeps the order through a change of a value.
     #[inline(always)]
     pub(super) fn carry(&self, leaf: Number, Change { from, to }: Change) {
-        if let Some(order) = self.0.get(place(leaf)).filter(|order| order.version.load(Acquire) == from) {
+        if let Some(order) = self.places.get(place(leaf)).filter(|order| order.version.load(Acquire) == from) {
             order.version.store(to, Release);
         }
     }
 
     /// These slots, which count, by their heads, if there are any. They are those of the keys if the version of the latch is the same behind.
     pub(super) fn by_heads(&self, leaf: Number, slots: u64) -> Option<ByHeads> {
-        let order = self.0.get(place(leaf)).filter(|order| order.shape.load(Acquire) != 0)?;
+        let order = self.places.get(place(leaf)).filter(|order| order.shape.load(Acquire) != 0)?;
         // With their slots no two are equal.
         let (mut found, mut words, mut count) = ([0; RANKED], [0; RANKED], 0);
         for slot in each(slots) {
@@ -286,7 +360,7 @@ impl Orders {
 
     /// The slots of a leaf at this version by their heads, if it has any, and their order is known.
     pub(super) fn by_order(&self, leaf: Number, version: u64) -> Option<ByHeads> {
-        let order = self.0.get(place(leaf)).filter(|order| order.shape.load(Acquire) != 0)?;
+        let order = self.places.get(place(leaf)).filter(|order| order.shape.load(Acquire) != 0)?;
         let sorted = self.at(leaf, version)?;
         let mut words = [0; RANKED];
         for (word, slot) in words.iter_mut().zip(sorted.slots()) {
@@ -295,23 +369,36 @@ impl Orders {
         Some(ByHeads { words, count: sorted.count })
     }
 
-    /// The frame of a leaf. Which one it is counts if nobody else writes to the leaf.
+    /// Whether a leaf has a frame.
+    pub(super) fn is_framed(&self, leaf: Number) -> bool {
+        self.places.get(place(leaf)).is_some_and(|order| order.scale().is_some())
+    }
+
+    /// The frame of a leaf to which nobody else writes.
     pub(super) fn frame(&self, leaf: Number) -> Option<Frame> {
-        self.0.get(place(leaf))?.frame()
+        let order = self.places.get(place(leaf))?;
+        let mut frame = Frame { scale: order.scale()?, skipped: Vec::new() };
+        self.skipped.read(order.skipped.load(Relaxed) as u32, &mut frame.skipped);
+        Some(frame)
     }
 
     /// Frames the heads of a leaf that is latched, or that does not live yet; or that has no frame, and nobody else writes to. (Two who read may frame a leaf
     /// one after the other, alike.)
-    pub(super) fn set(&self, leaf: Number, frame: Frame, heads: impl Iterator<Item = (usize, u32)>) {
-        let order = self.0.get_or_make(place(leaf));
+    pub(super) fn set(&self, leaf: Number, frame: &Frame, heads: impl Iterator<Item = (usize, u32)>) {
+        let order = self.places.get_or_make(place(leaf));
         heads.for_each(|(slot, head)| order.heads[slot].store(head, Release));
-        order.base.store(frame.base, Relaxed);
-        order.shape.store((frame.skip as u64) << 8 | u64::from(frame.shift) << 1 | 1, Release);
+        let Scale { base, skip, shift } = frame.scale;
+        order.base.store(base, Relaxed);
+        self.skipped.remove(order.skipped.swap(self.skipped.add(&frame.skipped).into(), Relaxed) as u32);
+        order.shape.store((skip as u64) << 8 | u64::from(shift) << 1 | 1, Release);
     }
 
     /// Forgets the heads of a leaf that is latched, or that does not live yet.
     pub(super) fn forget(&self, leaf: Number) {
-        self.0.get(place(leaf)).into_iter().for_each(|order| order.shape.store(0, Relaxed));
+        if let Some(order) = self.places.get(place(leaf)) {
+            order.shape.store(0, Relaxed);
+            self.skipped.remove(order.skipped.swap(0, Relaxed) as u32);
+        }
     }
 }
 
@@ -360,9 +447,9 @@ impl Order {
     }
 
     #[inline(always)]
-    fn frame(&self) -> Option<Frame> {
+    fn scale(&self) -> Option<Scale> {
         let shape = self.shape.load(Relaxed);
-        (shape != 0).then(|| Frame { base: self.base.load(Relaxed), skip: (shape >> 8) as usize, shift: (shape >> 1) as u32 & 0x7f })
+        (shape != 0).then(|| Scale { base: self.base.load(Relaxed), skip: (shape >> 8) as usize, shift: (shape >> 1) as u32 & 0x7f })
     }
 }
 
@@ -412,7 +499,6 @@ mod tests {
     #[test]
     fn an_order_follows_what_is_added_and_removed() {
         let orders = Orders::default();
-        let frame = Frame { base: 0, skip: 0, shift: 0 };
         let key = |head: u32| u64::from(head).to_be_bytes();
         let at = |version| orders.at(leaf(5), version).map(|order| order.slots().collect::<Vec<_>>());
         let mut state = 1_u64;
@@ -420,7 +506,7 @@ mod tests {
             state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
             (state >> 33) as usize % below
         };
-        orders.set(leaf(5), frame, std::iter::empty());
+        orders.set(leaf(5), &Frame::default(), std::iter::empty());
         orders.leave(leaf(5), 1, &Sorted::of(std::iter::empty()));
         let (mut version, mut model) = (1, Vec::<(u32, usize)>::new());
         for round in 0..if cfg!(miri) { 200 } else { 20_000 } {
@@ -479,7 +565,7 @@ mod tests {
     #[test]
     fn who_holds_a_leaf_and_who_has_sorted_it_agree() {
         let (orders, latch) = (Orders::default(), AtomicU64::new(1));
-        orders.set(leaf(0), Frame { base: 0, skip: 0, shift: 0 }, (0..SLOTS_MAX).map(|slot| (slot, slot as u32)));
+        orders.set(leaf(0), &Frame::default(), (0..SLOTS_MAX).map(|slot| (slot, slot as u32)));
         // At each other version one slot less.
         let missing = |version: u64| (version / 16) as usize % SLOTS_MAX;
         let slots = |version: u64| (0..SLOTS_MAX).filter(move |slot| (version / 8).is_multiple_of(2) || *slot != missing(version));
@@ -543,7 +629,13 @@ mod tests {
             }
             let high = keys.pop().filter(|_| round % 3 > 0);
             let low = keys.remove(0);
-            let frame = Frame::new(&low[..], high.as_deref());
+            // That of the range, or one of some of the keys, or of one of them.
+            let some = [random(keys.len()), random(keys.len())];
+            let [first, last] = [some[0].min(some[1]), some[0].max(some[1])].map(|at| &keys[at][..]);
+            let frame = match round % 2 {
+                0 => Frame::new(&low[..], high.as_deref()),
+                _ => Frame::around(&low[..], high.as_deref(), first, last),
+            };
             let heads: Vec<u32> = keys.iter().map(|key| frame.head_of(&key[..])).collect();
             assert!(heads.is_sorted(), "{low:?} {keys:?} {high:?} {heads:?}");
             // In slots of a leaf: half of them there when it was framed, the others added.
@@ -552,7 +644,7 @@ mod tests {
             let slot = |at: usize| (at * 5 + round) % SLOTS_MAX;
             let slots = (0..keys.len()).fold(0, |slots, at| slots | 1 << slot(at));
             assert!(orders.by_heads(leaf(7), slots).is_none() && orders.frame(leaf(7)).is_none(), "nobody has framed them");
-            orders.set(leaf(7), frame, (0..keys.len() / 2).map(|at| (slot(at), heads[at])));
+            orders.set(leaf(7), &frame, (0..keys.len() / 2).map(|at| (slot(at), heads[at])));
             let change = Change { from: 1, to: 9 };
             (keys.len() / 2..keys.len()).for_each(|at| orders.add(leaf(7), change, slot(at), &keys[at][..]));
             let sorted = orders.by_heads(leaf(7), slots).unwrap();
@@ -579,5 +671,19 @@ mod tests {
         let frame = Frame::new(&low[..], Some(&high[..]));
         let heads: Vec<u32> = keys(100).map(|key| frame.head_of(&key[..])).collect();
         assert!(heads.windows(2).all(|pair| pair[1] - pair[0] > 1 << 23), "a hundred keys, as far apart as 32 bits have them: {heads:?}");
+    }
+
+    /// Of a range that makes them share nothing, they tell as well as if it did; and so are others told that follow them.
+    #[test]
+    fn what_keys_share_costs_no_bit() {
+        let key = |at: u32| format!("application:user:{at:010}").into_bytes();
+        for (first, last) in [(1, 1), (1, 56), (40, 95), (70, 125), (970, 1025)] {
+            let frame = Frame::around(&b""[..], None, &key(first), &key(last));
+            let heads: Vec<u32> = (first..=last + 56).map(|at| frame.head_of(&key(at)[..])).collect();
+            let told = heads.windows(2).filter(|pair| pair[0] < pair[1]).count();
+            assert!(told + 1 == heads.len(), "{first} to {last}: {heads:?}");
+            let others = [&b""[..], b"a", b"application:user9", b"application:user:1", b"b"].map(|key| frame.head_of(key));
+            assert_eq!(others, [0, 0, 0, u32::MAX, u32::MAX]);
+        }
     }
 }

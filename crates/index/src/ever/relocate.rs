@@ -17,12 +17,12 @@
 use super::Ever;
 use super::directory::Number;
 use super::leaf::Slot;
-use crate::latch::Restart;
+use crate::latch::{Restart, until_done};
 use crate::selective::leaf::each;
 use crate::selective::router::{Fences, Router, Target};
 use crate::{Error, Key, Relocated};
+use everleaf_pmem::Medium;
 use everleaf_pmem::vector::Wide;
-use everleaf_pmem::{Medium, schedule};
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering::Release;
 
@@ -34,18 +34,13 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     /// Moves the leaf of `key` and its low fence, if they are to leave; whether it has, and where the next leaf begins.
     fn relocate_leaf(&self, key: &K, is_leaving: &dyn Fn(u64) -> bool) -> Result<(bool, Option<K::Owned>), Error> {
-        let (number, appending) = loop {
-            let held = self.router.find(Target::At(key)).and_then(|route| {
-                let latch = self.leaf(route.leaf)?.1.latch();
-                let version = latch.read_idle();
-                self.router.validate(&route)?;
-                Ok((route.leaf, latch.append_from(version.map_err(|Restart| self.wake(route.leaf))?)?))
-            });
-            match held {
-                Ok(held) => break held,
-                Err(_) => schedule::spin(),
-            }
-        };
+        let (number, appending) = until_done(|| {
+            let route = self.router.find(Target::At(key))?;
+            let latch = self.leaf(route.leaf)?.1.latch();
+            let version = latch.read_idle();
+            self.router.validate(&route)?;
+            Ok((route.leaf, latch.append_from(version.map_err(|Restart| self.wake(route.leaf))?)?))
+        });
         // Nobody else writes to the leaf, so its fences stand.
         let Fences { low, high } = self.router.fences_of(key);
         let moved = self.relocate_fence(number, is_leaving).and_then(|fence| Ok((fence, self.move_leaf(number, is_leaving)?)));

@@ -2,7 +2,7 @@
 
 use super::directory::{Dead, Directory, Number};
 use super::leaf::{Built, Descriptor, Leaf, Place, SLOTS_MAX, Slot};
-use super::order::{ByHeads, Frame, Sorted, lost};
+use super::order::{ByHeads, Frame, Sorted, lost, tell_apart};
 use super::{Ever, Reached};
 use crate::latch::{Appending, Change, Restart};
 use crate::record::Record;
@@ -90,7 +90,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let key_of = |at: usize| {
             let key = leaf::read::<K, M>(&self.pool, &placed[at].entry)?;
             // The others are where they belong, whatever has become of their records.
-            match frame.is_some_and(|frame| u64::from(frame.head_of(key.borrow())) != placed[at].entry.head) {
+            match frame.as_ref().is_some_and(|frame| u64::from(frame.head_of(key.borrow())) != placed[at].entry.head) {
                 true => Err(damaged("a leaf with a record of which the key has changed")),
                 false => Ok(key),
             }
@@ -107,7 +107,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         if separator <= fences.low || fences.high.as_ref().is_some_and(|high| separator >= *high) {
             return Err(damaged("a leaf with keys beyond its range"));
         }
-        let heads = if K::WHOLE { None } else { Some(self.heads_of(frame, &fences, separator.borrow(), &placed, at)?) };
+        let heads = if K::WHOLE { None } else { Some(self.heads_of(frame, &fences, separator.borrow(), &placed, at, key)?) };
         Ok(Halves { low: fences.low, separator, placed, at, heads })
     }
 
@@ -118,22 +118,47 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     /// The heads of the halves of a leaf, the upper of which begins with entry `at`: those that it was sorted by, if they had a frame, or new ones, for which
-    /// all keys are read.
-    fn heads_of(&self, frame: Option<Frame>, fences: &Fences<K>, separator: &K, placed: &[Placed], at: usize) -> Result<Heads, Error> {
-        let mut by_slot = [0; SLOTS_MAX];
-        if let Some(right) = frame {
-            placed.iter().for_each(|placed| by_slot[placed.slot] = placed.entry.head as u32);
-            return Ok(Heads { by_slot, right, left: None });
-        }
-        let left = Frame::new(fences.low.borrow(), Some(separator));
-        let right = Frame::new(separator, fences.high.as_ref().map(Borrow::borrow));
+    /// all keys are read. Where nothing moves, `key` is the first of the upper one, and others are expected to follow it as it follows those of the leaf.
+    fn heads_of(&self, frame: Option<Frame>, fences: &Fences<K>, separator: &K, placed: &[Placed], at: usize, key: &K) -> Result<Heads, Error> {
         let (lower, upper) = placed.split_at(at);
-        for (frame, half) in [(left, lower), (right, upper)] {
-            for Placed { entry, slot } in half {
-                by_slot[*slot] = frame.head(K::rehead(&self.pool, frame.skip(), entry.head, entry.value)?);
-            }
+        let high = fences.high.as_ref().map(Borrow::borrow);
+        let mut by_slot = [0; SLOTS_MAX];
+        let mut frame_anew = |low: &K, high, half| {
+            let (frame, heads) = self.frame_of(low, high, half)?;
+            heads.into_iter().for_each(|(slot, head)| by_slot[slot] = head);
+            Ok::<_, Error>(frame)
+        };
+        let left = if frame.is_none() { Some(frame_anew(fences.low.borrow(), Some(separator), lower)?) } else { None };
+        let is_kept = frame.is_some();
+        let right = match frame {
+            _ if upper.is_empty() => Frame::around(separator, high, leaf::read::<K, M>(&self.pool, &placed[0].entry)?.borrow(), key),
+            Some(whole) => whole,
+            None => frame_anew(separator, high, upper)?,
+        };
+        if is_kept {
+            placed.iter().for_each(|placed| by_slot[placed.slot] = placed.entry.head as u32);
         }
-        Ok(Heads { by_slot, right, left: Some(left) })
+        Ok(Heads { by_slot, right, left })
+    }
+
+    /// The frame for these entries of a leaf, in the order of their keys, and their heads by slots: that of its range, or one of the keys if that tells too
+    /// little. All keys are read.
+    pub(super) fn frame_of(&self, low: &K, high: Option<&K>, placed: &[Placed]) -> Result<(Frame, Vec<(usize, u32)>), Error> {
+        let heads = |frame: &Frame| {
+            let head = |Placed { entry, slot }: &Placed| Ok((*slot, frame.head(K::rehead(&self.pool, frame.skip(), entry.head, entry.value)?)));
+            placed.iter().map(head).collect::<Result<Vec<_>, Error>>()
+        };
+        let range = Frame::new(low, high);
+        let heads_of_range = heads(&range)?;
+        let of_range = (range, heads_of_range);
+        let (Some(first), Some(last)) = (placed.first(), placed.last()) else { return Ok(of_range) };
+        if tell_apart(of_range.1.iter().map(|(_, head)| *head)) || high.is_some() && placed.len() == 1 {
+            return Ok(of_range);
+        }
+        let [first, last] = [first, last].map(|placed| leaf::read::<K, M>(&self.pool, &placed.entry));
+        let around = Frame::around(low, high, first?.borrow(), last?.borrow());
+        let of_keys = heads(&around)?;
+        Ok(if differ(&of_keys) { (around, of_keys) } else { of_range })
     }
 
     /// Splits a full leaf, and inserts the key if it belongs to the new one. If not, the insert is to be tried again.
@@ -178,7 +203,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         if let Some(Heads { by_slot, right: frame, .. }) = &heads {
             let slots = built.slots.iter().map(|slot| usize::from(*slot));
             let heads = moving.iter().map(|placed| by_slot[placed.slot]).chain(goes_right.then(|| frame.head_of(key)));
-            orders.set(right.number, *frame, slots.clone().zip(heads));
+            orders.set(right.number, frame, slots.clone().zip(heads));
             // The version at which the leaf will be found.
             if let Ok(version) = new.latch().try_read() {
                 // What is pending was built last.
@@ -201,7 +226,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let lock = lock.expect("the router has begun");
         descriptor.clear(moved);
         if let Some(Heads { by_slot, left: Some(frame), .. }) = &heads {
-            orders.set(way.leaf, *frame, each(occupied & !moved).map(|slot| (slot, by_slot[slot])));
+            orders.set(way.leaf, frame, each(occupied & !moved).map(|slot| (slot, by_slot[slot])));
         }
         // Step 4.
         let appending = lock.append();
@@ -316,6 +341,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
         Some(fingerprints)
     }
+}
+
+/// Whether heads in the order of their keys are all different.
+pub(super) fn differ(heads: &[(usize, u32)]) -> bool {
+    heads.is_sorted_by(|left, right| left.1 < right.1)
 }
 
 /// Puts what was found in the order of its heads, without a branch that nobody can predict; false if two of them are equal, be it that the leaf is changing.

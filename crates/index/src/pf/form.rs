@@ -21,6 +21,7 @@
 use super::block::{self, Record};
 use super::side::Side;
 use super::{Array, DAMAGED, Found, RECORDS};
+use crate::key::SPREAD;
 use crate::record;
 use crate::selective::leaf::{self, Entry};
 use crate::{Error, Key};
@@ -269,7 +270,7 @@ impl Pointers {
     /// The bits of a word that tell keys apart.
     #[inline(always)]
     fn fingerprint<K: Key + ?Sized>(key: &K) -> u64 {
-        key.token().wrapping_mul(0x9e37_79b9_7f4a_7c15) & !ADDRESS
+        key.token().wrapping_mul(SPREAD) & !ADDRESS
     }
 
     #[inline(always)]

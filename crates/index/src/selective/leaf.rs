@@ -14,6 +14,7 @@ pub(crate) use wb::WbLeaf;
 
 use super::log::{Log, Taken};
 use super::structure::{Room, Structure};
+use crate::key::SPREAD;
 use crate::{Error, Key};
 use everleaf_pmem::{Fresh, Medium, Off, Pm, Pool, Resident, Word};
 use std::cell::Cell;
@@ -262,7 +263,7 @@ pub(crate) const fn with_check(bits: u64, width: u32, at: u32) -> u64 {
 #[inline(always)]
 pub(crate) fn fingerprint<K: Key + ?Sized>(key: &K) -> u8 {
     // The upper bits of a product depend on all bits of the factor: dense keys differ as much as others.
-    if K::WHOLE { (key.head(0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 } else { everleaf_pmem::crc32c(0, key.bytes()) as u8 }
+    if K::WHOLE { (key.head(0).wrapping_mul(SPREAD) >> 56) as u8 } else { everleaf_pmem::crc32c(0, key.bytes()) as u8 }
 }
 
 #[cfg(test)]

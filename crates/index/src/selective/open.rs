@@ -4,7 +4,7 @@ use super::image::Image;
 use super::leaf::{self, Birth, Entry, LeafLayout};
 use super::log::{self, Log, Logs};
 use super::router::{Build, Router, Target};
-use super::structure::{Structure, flush};
+use super::structure::{Structure, flush, merge_all, merge_each};
 use super::waypoints::{Waypoints, list};
 use super::{Selective, TreeRoot};
 use crate::counter::Counter;
@@ -237,36 +237,24 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     /// Merges empty leaves that had no neighbour under their node of the router when their last key went. Somebody in the way of a merge is no reason to wait.
     #[cold]
-    pub(super) fn compact(&self) {
-        if self.router.is_sparse() {
-            self.router.compact();
-        }
-        let mut low = Some(K::LOWEST.to_owned());
-        while let Some(key) = low {
-            let (before, fences) = (self.leaves.get(), self.router.fences_of(key.borrow()));
-            if self.read(Target::At(key.borrow()), None, |leaf, _| Ok(leaf.count() == 0)) {
-                let _ = L::Structure::merge(self, key.borrow());
+    pub(super) fn merge_empty(&self) {
+        merge_each(&self.leaves, &self.router, |key| {
+            if self.read(Target::At(key), None, |leaf, _| Ok(leaf.count() == 0)) {
+                let _ = L::Structure::merge(self, key);
             }
-            // What two have become may be empty, too.
-            low = if self.leaves.get() < before { Some(key) } else { fences.high };
-        }
-    }
-
-    /// Merges what removals of all keys may have left behind. Two leaves need not be under one node of the router, so all are gone through, and again.
-    fn merge_empty(&self) {
-        let mut in_vain = 0;
-        while self.leaves.get() > 1 && self.keys.get() == 0 && in_vain < 8 {
-            let before = self.leaves.get();
-            self.compact();
-            in_vain = if self.leaves.get() < before { 0 } else { in_vain + 1 };
-        }
+        });
     }
 
     /// See [`OrderedIndex::bulk_load`](crate::OrderedIndex::bulk_load).
     pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
         let is_only = |leaf: &L| leaf.count() == 0 && leaf.next().get() == 0;
         let not_empty = || Error::NotEmpty { keys: self.keys.get() };
-        self.merge_empty();
+        merge_all(&self.leaves, &self.keys, || {
+            if self.router.is_sparse() {
+                self.router.compact();
+            }
+            self.merge_empty();
+        });
         if !self.read(Target::At(K::LOWEST), None, |leaf, _| Ok(is_only(leaf))) {
             return Err(not_empty());
         }

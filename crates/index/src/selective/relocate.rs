@@ -12,12 +12,13 @@ use super::leaf::{self, Birth, LeafLayout};
 use super::router::{Fences, Router};
 use super::structure::flush;
 use super::{Held, Selective};
+use crate::latch::Patience;
 use crate::{Error, Key, Relocated};
-use everleaf_pmem::{Durable, Medium, Off, Word, schedule};
+use everleaf_pmem::{Durable, Medium, Off, Word};
 use std::borrow::Borrow;
 
-/// How often to try a leaf that others are at.
-const ATTEMPTS: usize = 64;
+/// How often to try a leaf that others are at: so often that some tries are later than a device takes.
+const ATTEMPTS: usize = 320;
 
 impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L, R, M> {
     /// See [`OrderedIndex::relocate`](crate::OrderedIndex::relocate).
@@ -27,7 +28,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     /// Moves the leaf of `key`, if it is to leave; whether it has, and where the next one begins.
     fn relocate_leaf(&self, key: &K, is_leaving: &dyn Fn(u64) -> bool) -> Result<(bool, Option<K::Owned>), Error> {
-        let mut attempts = ATTEMPTS;
+        let (mut attempts, mut patience) = (ATTEMPTS, Patience::default());
         loop {
             let Held { off, leaf, lock } = self.hold(key);
             // The leaf is latched, so its fences stand.
@@ -48,7 +49,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             let Ok((before, slot)) = self.hold_predecessor(low.borrow()) else {
                 lock.release_unchanged();
                 attempts -= 1;
-                schedule::rest();
+                patience.wait();
                 continue;
             };
             let copied = self.check_link(slot, off).and_then(|()| self.copy(leaf, low.borrow(), fence.is_some()));

@@ -1,23 +1,20 @@
 //! Routers: from a key to the leaf whose range holds it. Volatile; rebuilt from the leaves.
 
 mod any;
-mod htm;
 mod node;
 mod olc;
 mod packed;
 mod siblings;
 
 pub(crate) use any::AnyRouter;
-pub use htm::Htm;
 pub use olc::Olc;
 pub use packed::Packed;
 pub use siblings::Siblings;
 
-use crate::latch::Latch;
 pub use crate::latch::Restart;
+use crate::latch::{Latch, until_done};
 use crate::{Key, Rebuilds};
 use everleaf_pmem::htm::Statistics;
-use everleaf_pmem::schedule;
 use std::borrow::Borrow;
 
 /// Keys that are looked for together: more than a core can have requests to memory under way, and so few that what came first is still in the nearest cache
@@ -159,12 +156,7 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
 
     /// The range of the leaf of `key`. The caller has latched that leaf, so it stands.
     fn fences_of(&self, key: &K) -> Fences<K> {
-        loop {
-            if let Ok(fences) = self.find(Target::At(key)).and_then(|route| self.fences(&route)) {
-                return fences;
-            }
-            schedule::spin();
-        }
+        until_done(|| self.fences(&self.find(Target::At(key))?))
     }
 
     /// Puts `left` in the place of `old`, whose range begins at `low`, and gives the part of the range from `separator` on to `right`. The caller has latched
@@ -194,8 +186,10 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
         false
     }
 
-    /// Gives a sparse router a denser form. Others may use it meanwhile.
-    fn compact(&self) {}
+    /// Gives a sparse router a denser form; false, and nothing, if another thread is at it. Others may use it meanwhile.
+    fn compact(&self) -> bool {
+        false
+    }
 
     /// Levels.
     fn depth(&self) -> u32;
@@ -270,6 +264,11 @@ mod tests {
                 let mut again = Vec::new();
                 rebuilt.check(&mut |fences, leaf| again.push((fences.low.clone(), leaf))).unwrap();
                 assert_eq!(again, found);
+                let populated = build(&[(key(0), 1)]);
+                populated.populate(1, found.clone());
+                again.clear();
+                populated.check(&mut |fences, leaf| again.push((fences.low.clone(), leaf))).unwrap();
+                assert_eq!((again, populated.depth()), (found, rebuilt.depth()));
             }
         }
     }

@@ -41,3 +41,30 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         scan_leaves(&self.pool, from, direction, |entry| *entry, read, |_| {}, with_key(&self.pool, |entry| *entry, visit))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OrderedIndex;
+    use crate::selective::router::Target;
+    use crate::selective::{AnyRouter, IsleLeaf};
+    use everleaf_pmem::{Hardware, Pool, PoolOptions};
+    use std::num::NonZeroU64;
+
+    /// A writer has been at the leaf whenever it has been read.
+    #[test]
+    fn who_is_outrun_keeps_writers_out() {
+        let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }).unwrap();
+        let tree = Selective::<u64, IsleLeaf<1>, _, _>::create(&pool, "tree", "tree", AnyRouter::<u64, 4>::olc).unwrap();
+        tree.insert(&7, NonZeroU64::MIN).unwrap();
+        let mut attempts = 0;
+        let count = tree.read(Target::Last, None, |leaf, way| {
+            attempts += 1;
+            assert!(attempts < 1000, "outrun for ever");
+            drop(tree.latches.of(way.leaf)?.try_lock());
+            Ok(LeafLayout::<u64>::count(leaf))
+        });
+        assert_eq!(count, 1);
+        assert!(tree.insert(&8, NonZeroU64::MIN).unwrap().is_none());
+    }
+}

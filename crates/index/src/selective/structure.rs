@@ -11,10 +11,14 @@ pub(crate) use replaced::{are_worth_merging, is_getting_sparse};
 use super::leaf::{LeafLayout, Pending};
 use super::router::{Restart, Router};
 use super::{Held, Selective};
+use crate::counter::Counter;
+use crate::latch::Patience;
 use crate::{Error, Key};
-use everleaf_pmem::{Medium, schedule};
+use everleaf_pmem::Medium;
+use std::borrow::Borrow;
 
-/// How often a merge is tried that nobody will try later.
+/// How often a merge is tried that nobody will try later: after a fifth of these, whoever is in the way waits for a device, and each try sleeps before the
+/// next one, which makes many times as long as a device takes.
 const PATIENCE: usize = 1000;
 
 /// One way to split and merge.
@@ -57,9 +61,30 @@ pub enum Room {
 #[cold]
 pub(crate) fn merge_sparse(left: usize, mut merge: impl FnMut() -> Result<(), Restart>) {
     let mut attempts = if left == 0 { PATIENCE } else { 1 };
+    let mut patience = Patience::default();
     while merge().is_err() && attempts > 1 {
         attempts -= 1;
-        schedule::rest();
+        patience.wait();
+    }
+}
+
+/// Has `merge` try to merge the leaf of each key in turn, from the lowest on, and what two have become again.
+pub(crate) fn merge_each<K: Key + ?Sized>(leaves: &Counter, router: &impl Router<K>, mut merge: impl FnMut(&K)) {
+    let mut low = Some(K::LOWEST.to_owned());
+    while let Some(key) = low {
+        let (before, fences) = (leaves.get(), router.fences_of(key.borrow()));
+        merge(key.borrow());
+        low = if leaves.get() < before { Some(key) } else { fences.high };
+    }
+}
+
+/// Merges what removals of all keys may have left behind. Two leaves need not be under one node of the router, so `sweep` goes through all, and again.
+pub(crate) fn merge_all(leaves: &Counter, keys: &Counter, mut sweep: impl FnMut()) {
+    let mut in_vain = 0;
+    while leaves.get() > 1 && keys.get() == 0 && in_vain < 8 {
+        let before = leaves.get();
+        sweep();
+        in_vain = if leaves.get() < before { 0 } else { in_vain + 1 };
     }
 }
 
@@ -70,7 +95,7 @@ mod tests {
     use crate::selective::router::Target;
     use crate::selective::{AnyRouter, IsleLeaf, LbLeaf};
     use crate::{OrderedIndex, Write};
-    use everleaf_pmem::schedule::{Scheduler, Step};
+    use everleaf_pmem::schedule::{self, Scheduler, Step};
     use everleaf_pmem::{Hardware, Pool, PoolOptions};
     use parking_lot::Mutex;
     use std::num::NonZeroU64;

@@ -23,6 +23,7 @@
 use super::Selective;
 use super::leaf::LeafLayout;
 use super::router::Router;
+use crate::key::SPREAD;
 use crate::{Error, Key};
 use everleaf_pmem::{Fresh, Medium, Off, Pool, Word, probe};
 use std::sync::atomic::Ordering::Relaxed;
@@ -84,7 +85,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     pub(super) fn pass_by(&self, leaf: u64) {
         let Waypoints { share, .. } = self.waypoints;
         // The upper bits of a product depend on all bits of the factor.
-        let mix = |word: u64| (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mix = |word: u64| (word ^ word >> 32).wrapping_mul(SPREAD);
         let chance = mix(mix(leaf));
         if (chance >> 32) % share != 0 {
             return;

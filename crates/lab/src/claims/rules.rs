@@ -174,15 +174,28 @@ pub(super) fn led_by_sentinels(evidence: &Evidence<'_>, experiment: &str, phase:
 
 /// How many times as long as PFtree's operations those of others take: alone by their phase, among others by their workload.
 pub(super) fn radix_gains(evidence: &Evidence<'_>, rivals: &[(&str, Wanted)], alone: &[&'static str], mixed: &[&'static str]) -> Option<Judgement> {
+    Some(Judgement::of(&radix_ratios(evidence, rivals, alone, mixed)?.0))
+}
+
+/// What is judged of each of these ratios, and they themselves.
+fn radix_ratios(evidence: &Evidence<'_>, rivals: &[(&str, Wanted)], alone: &[&'static str], mixed: &[&'static str]) -> Option<(Vec<Part>, Vec<Measured>)> {
     let alone = alone.iter().map(|phase| (*phase, ["pftree-micro", "micro", *phase, metric::MEAN]));
     let mixed = mixed.iter().map(|workload| (*workload, ["pftree-mixes", *workload, "run", metric::MEAN]));
     let all: Vec<_> = alone.chain(mixed).collect();
     // Older files have the first rival alone.
     let rivals = rivals.iter().filter(|(rival, _)| *rival == FIRST_RIVAL || evidence.is_planned("pftree-micro", rival));
-    let part =
-        |(rival, wanted): &(&str, Wanted), (name, what)| Some(Part::ratio(format!("{name}: {rival}"), "pf", evidence.ratio(what, rival, "pf")?, *wanted));
-    let parts = rivals.flat_map(|rival| all.iter().map(|compared| part(rival, *compared)));
-    Some(Judgement::of(&parts.collect::<Option<Vec<_>>>()?))
+    let of = |(rival, wanted): &(&str, Wanted), (name, what)| {
+        let ratio = evidence.rounds(what, rival)?.ratio(&evidence.rounds(what, "pf")?);
+        Some((Part::ratio(format!("{name}: {rival}"), "pf", ratio.figure()?, *wanted), ratio))
+    };
+    rivals.flat_map(|rival| all.iter().map(|compared| of(rival, *compared))).collect()
+}
+
+/// Each of the others takes longer, and the slowest twice as long.
+pub(super) fn up_to_twice(evidence: &Evidence<'_>) -> Option<Judgement> {
+    let (mut parts, ratios) = radix_ratios(evidence, &rivals(Wanted::ABOVE, Wanted::ABOVE), &["insert"], &["50 % inserts"])?;
+    parts.push(Part::ratio("at most", "pf", Measured::extreme(ratios, f64::max)?, Wanted::ratio(2.0, 2.0, TIME_TOLERANCE)));
+    Some(Judgement::of(&parts))
 }
 
 const FIRST_RIVAL: &str = "fast-fair";
@@ -221,7 +234,7 @@ pub(super) fn lookups_among_inserts(evidence: &Evidence<'_>) -> Option<Judgement
 }
 
 pub(super) fn flushed_store(evidence: &Evidence<'_>) -> Option<Judgement> {
-    let cost = |name| evidence.0.memory_cost("", name);
+    let cost = |name| evidence.0.header.machine.raw_ns.get(name);
     let (flushed, store) = (cost(FLUSHED_LINE)?, cost(STORE)?);
     Some(
         Judgement::new(true, format!("a store with write-back and fence costs {:.1} times one without: {flushed:.0} and {store:.0} ns", flushed / store))
@@ -664,8 +677,7 @@ mod tests {
         let systems = crate::names(&crate::systems());
         let plan = plan(paper, scale, &systems, 5, 1).unwrap();
         let header = Header { format: FORMAT, version: String::new(), command: Vec::new(), started: 0, machine: Machine::default(), plan };
-        let (measurements, memory, skipped, claims) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Results { header, memory, measurements, skipped, claims, end: None }
+        Results::new(header)
     }
 
     /// Figures of inserts of systems, the same in five rounds, in each case of an experiment that `pick` takes.
@@ -706,6 +718,19 @@ mod tests {
             }
             add_means(&mut results, "pftree-mixes", "run", &figures);
             assert_eq!(faster_than_others(&Evidence(&results)).unwrap().verdict, verdict);
+        }
+    }
+
+    /// Whatever was more than 1 agreed with up to 2, were it 1.01 or 20.
+    #[test]
+    fn up_to_twice_is_about_twice_at_the_most() {
+        for (slowest, verdict) in [(210.0, Verdict::Agree), (120.0, Verdict::Differ), (400.0, Verdict::Differ)] {
+            let mut results = planned("pftree");
+            let figures = [("pf", 100.0), ("fast-fair", 110.0), ("bztree", 115.0), ("roart", 105.0), ("p-art", slowest)];
+            add_means(&mut results, "pftree-micro", "insert", &figures);
+            add_means(&mut results, "pftree-mixes", "run", &figures);
+            let judged = up_to_twice(&Evidence(&results)).unwrap();
+            assert!(judged.verdict == verdict && judged.ours.contains("at most "), "{judged:?}");
         }
     }
 

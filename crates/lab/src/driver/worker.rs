@@ -12,10 +12,11 @@
 use super::{Kind, Outcome, Work, shares};
 use crate::choice::Chooser;
 use crate::keys::{ABSENT, DENSE, append_value, version_of};
-use crate::plan::{Access, Distribution, Lengths, Measure};
+use crate::plan::{Access, Distribution, KeyKind, Lengths, Measure};
 use crate::{Error, Handle, Instance};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use std::hint::black_box;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
@@ -185,6 +186,8 @@ struct Player<'a> {
     /// Follows from the last value found, of lookups that depend on each other: 0, which only the lab knows. The next key is taken from so many places further
     /// on.
     bend: usize,
+    /// Of the bits of a value those that get into `bend`: none, which the compiler does not know.
+    bent_by: usize,
     value: Vec<u8>,
     /// The values that a block of lookups has found, zeroes where none was; empty once they have been looked at.
     found: Vec<u8>,
@@ -357,8 +360,8 @@ impl Player<'_> {
         let has_size = found && self.value.len() == self.work.parameters.value_bytes as usize;
         let version = if has_size { version_of(&self.value, number) } else { None };
         if self.work.phase.access == Access::Dependent {
-            // Nothing, but the processor cannot know before the value is there.
-            self.bend = usize::from(version.is_none());
+            // Nothing, but the processor cannot know before the value is there. A comparison could become a branch, which it would guess.
+            self.bend = usize::from(self.value.first().copied().unwrap_or(0)) & self.bent_by;
         }
         Ok(version)
     }
@@ -384,8 +387,8 @@ impl Player<'_> {
         if sequential && visited == length {
             // The smallest key above the last one.
             self.cursor = Some(match self.work.parameters.key {
-                crate::plan::KeyKind::Integer => last.first_chunk().map_or(0, |word| u64::from_be_bytes(*word) + 1).to_be_bytes().to_vec(),
-                crate::plan::KeyKind::Bytes(_) => [last.as_slice(), &[0]].concat(),
+                KeyKind::Integer => last.first_chunk().map_or(0, |word| u64::from_be_bytes(*word) + 1).to_be_bytes().to_vec(),
+                KeyKind::Bytes(_) => [last.as_slice(), &[0]].concat(),
             });
         }
         Ok(right && (sequential || visited > 0))
@@ -413,7 +416,7 @@ impl<'a> Worker<'a> {
     /// A law for the choice of keys that is none.
     pub(super) fn new(work: &'a Work<'a>, thread: u64, part: Range<u64>, handle: Box<dyn Handle + 'a>, instance: &'a dyn Instance) -> Result<Self, Error> {
         let (value, last, aside, outcome) = (Vec::new(), Vec::new(), Duration::ZERO, Outcome::default());
-        let player = Player { work, instance, handle, bend: 0, value, found: Vec::new(), cursor: None, last, aside, outcome };
+        let player = Player { work, instance, handle, bend: 0, bent_by: black_box(0), value, found: Vec::new(), cursor: None, last, aside, outcome };
         Ok(Self { script: Script::new(work, thread, part)?, player })
     }
 

@@ -110,9 +110,9 @@ pub(super) struct Series {
 /// What a system is, as far as figures tell it apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// A part of Everleaf that outlives the process.
+    /// A part of Everleaf that does what it takes to outlive the process, be it in memory that does not.
     Everleaf,
-    /// Another engine that outlives the process.
+    /// Another engine that does.
     Peer,
     /// Something that does not.
     Volatile,
@@ -124,7 +124,7 @@ impl Kind {
         match self {
             Self::Everleaf => "Everleaf",
             Self::Peer => "other engines",
-            Self::Volatile => "volatile: lost with the process",
+            Self::Volatile => "volatile by design",
         }
     }
 }

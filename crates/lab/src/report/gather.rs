@@ -7,7 +7,7 @@
 
 use super::figure::{Chart, Figure, Form, Kind, LinePanel, Lines, Panel, Row, Rows, Series, ascending, unique};
 use super::scale;
-use crate::plan::{self, Experiment, KeyKind, Measure, Parameters, Shape};
+use crate::plan::{self, Experiment, Measure, Shape};
 use crate::result::{Measurement, Results, metric};
 use crate::samples::{Rounds, Spread};
 use std::collections::BTreeSet;
@@ -292,24 +292,11 @@ impl<'a> View<'a> {
 
 /// A dimension of a measurement in words.
 fn dimension(measurement: &Measurement, name: &str) -> String {
-    let Parameters { keys, key, value_bytes, threads, write_latency_ns, domain, memory, prefault, scan_length, .. } = &measurement.parameters;
     match name {
         "workload" => measurement.workload.clone(),
         "phase" => measurement.phase.clone(),
-        "keys" => format!("{} keys", scale::plain(*keys as f64)),
-        "threads" => format!("{threads} {}", if *threads == 1 { "thread" } else { "threads" }),
-        "write_latency_ns" => format!("{write_latency_ns}\u{a0}ns added to each line written back"),
-        "value_bytes" => format!("values of {value_bytes}\u{a0}B"),
-        "key" => match key {
-            KeyKind::Integer => "integer keys of 8\u{a0}B".into(),
-            KeyKind::Bytes(bytes) => format!("string keys of {bytes}\u{a0}B"),
-        },
-        "domain" => format!("domain {domain}"),
-        "scan_length" => format!("scans of {scan_length}"),
-        _ => {
-            let memory = memory.files().unwrap_or_else(|| "anonymous memory".into());
-            if *prefault { format!("{memory}, touched before") } else { memory }
-        }
+        "keys" => format!("{} keys", scale::plain(measurement.parameters.keys as f64)),
+        name => measurement.parameters.describe(name),
     }
 }
 
@@ -324,10 +311,7 @@ fn parameter(measurement: &Measurement, name: &str) -> Option<f64> {
         "scan_length" => Some(parameters.scan_length.into()),
         "leaf_bytes" => measurement.leaf_bytes.map(f64::from),
         metric::OPERATIONS => measurement.metrics.get(metric::OPERATIONS).map(|metric| metric.value),
-        "key" => Some(match parameters.key {
-            KeyKind::Integer => 8.0,
-            KeyKind::Bytes(bytes) => bytes.into(),
-        }),
+        "key" => Some(parameters.key.bytes().into()),
         _ => None,
     }
 }
@@ -452,6 +436,7 @@ mod tests {
         let kind = |durability: &str| kind_of(&[&measurement(durability, "")], "x");
         assert!(kind("none") == Kind::Volatile && kind("none; Redis server v=8") == Kind::Volatile);
         assert!(kind("each write; Redis server v=8") == Kind::Peer);
+        assert!(kind("nothing, as memory without a file goes with the process") == Kind::Peer, "it does what it takes, and its memory is told beside");
     }
 
     #[test]

@@ -112,7 +112,7 @@ impl System for Index {
             leaf_bytes: self.leaf_bytes,
             alone: true,
             lacks_transactions: is_about_transactions(self.name) && !htm::is_available(),
-            ..Capabilities::default()
+            ..Capabilities::NONE
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::Setting;
 use crate::plan::{KeyKind, Measure};
-use everleaf_pmem::{Counters, Error, Hardware, Pool, PoolOptions, WriteBuffer};
+use everleaf_pmem::{Counters, Domain, Error, Hardware, Pool, PoolOptions, WriteBuffer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(super) fn flushed_and_fenced(pool: &Pool) -> (u64, u64) {
 }
 
 fn pool_options(setting: &Setting) -> PoolOptions {
-    let key_bytes = if let KeyKind::Bytes(size) = setting.key { u64::from(size) } else { 8 };
+    let key_bytes = u64::from(setting.key.bytes());
     // Twice, because blocks come in classes of sizes, and what is replaced is given back later.
     let size = setting.keys_max * (ENTRY_BYTES_MAX + 2 * (key_bytes + u64::from(setting.value_bytes)));
     let record_bytes = if setting.key == KeyKind::Integer && setting.value_bytes == 8 { 0 } else { 32 + key_bytes + u64::from(setting.value_bytes) };
@@ -50,7 +50,12 @@ fn pool_options(setting: &Setting) -> PoolOptions {
     PoolOptions { size_max, domain, huge_pages: setting.huge_pages, prefault: prefault as usize, ..PoolOptions::default() }
 }
 
-/// When a write to such a pool counts as done.
+/// When a write to such a pool counts as done: in truth, and not only for what the domain asks.
 pub(super) fn durability(setting: &Setting) -> String {
-    format!("each write, against {}", setting.domain.survives())
+    let domain = setting.domain;
+    match (&setting.directory, domain) {
+        (None, _) => format!("nothing, as memory without a file goes with the process: measured with what domain {domain} asks for"),
+        (Some(_), Domain::Adr | Domain::Eadr) => format!("each write: on persistent memory against power failure, elsewhere against kill -9 (domain {domain})"),
+        (Some(_), Domain::PageCache | Domain::Msync) => format!("each write, against {}", domain.survives()),
+    }
 }

@@ -37,7 +37,7 @@ impl System for Servers {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { scans: true, persistent: true, threads: true, write_latency: true, any_size: true, by_requests: true, ..Capabilities::default() }
+        Capabilities { scans: true, persistent: true, threads: true, write_latency: true, any_size: true, by_requests: true, ..Capabilities::NONE }
     }
 
     fn durability(&self, setting: &Setting) -> String {

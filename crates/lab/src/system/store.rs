@@ -32,7 +32,7 @@ impl System for Stores {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { scans: true, persistent: true, threads: true, counts: true, write_latency: true, any_size: true, ..Capabilities::default() }
+        Capabilities { scans: true, persistent: true, threads: true, counts: true, write_latency: true, any_size: true, ..Capabilities::NONE }
     }
 
     fn durability(&self, setting: &Setting) -> String {
@@ -67,9 +67,9 @@ impl Open {
         |error| Error::system(&self.system.name, error)
     }
 
-    /// Of its namespaces together: leaves, and how many were divided.
+    /// Leaves, and how many were divided.
     fn leaves_and_splits(&self) -> (u64, u64) {
-        self.store.stats().namespaces.iter().fold((0, 0), |(leaves, splits), of| (leaves + of.leaves, splits + of.splits))
+        self.namespace.stats().map_or((0, 0), |of| (of.leaves, of.splits))
     }
 }
 

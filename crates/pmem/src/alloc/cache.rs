@@ -1,7 +1,7 @@
 //! Blocks that a thread keeps at hand, so that most allocations and frees touch nothing shared.
 //!
-//! A cache is one array of words: for each class its number of blocks, then their offsets; the block freed last is handed out first, for it is warm. Only the
-//! thread that owns a cache changes it, by plain relaxed loads and stores; it is an array of atomics nonetheless, since an inventory of the pool, taken when no
+//! A cache is one array of words: for each class its number of blocks, then their offsets. The block freed last is handed out first, because it is warm. Only
+//! the owning thread changes a cache, by plain relaxed loads and stores. It is an array of atomics nonetheless: an inventory of the pool, taken when no
 //! operation is under way, reads the caches of all threads.
 
 use super::class::{CACHED_MAX, Class};
@@ -39,14 +39,14 @@ impl Batch {
 /// A block from a cache.
 pub(super) struct AtHand {
     pub(super) block: u64,
-    /// The one that will come next, if nothing is freed before; `block` itself if there is none.
+    /// The block that will come next, if nothing is freed before; `block` itself if there is none.
     pub(super) next: u64,
 }
 
-/// What one thread has at hand.
+/// The blocks that one thread has at hand.
 pub(super) struct Cache {
     words: Box<[AtomicU64]>,
-    /// The number of the evacuation after which all of it was taken.
+    /// The number of the latest evacuation before any of its blocks was taken.
     evacuation: AtomicU64,
 }
 
@@ -81,7 +81,7 @@ impl Cache {
         room
     }
 
-    /// Takes out the `count` blocks that have lain here longest.
+    /// Takes out the `count` blocks that have been here longest.
     #[cold]
     fn shed(&self, class: &Class, count: usize) -> Batch {
         let slots = &self.words[class.slot as usize..][..=class.cached as usize];
@@ -121,7 +121,7 @@ impl Tenant for Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         if let Some(heap) = self.heap.upgrade() {
-            // Under the lock, lest an inventory miss blocks that are moving.
+            // Under the lock, or an inventory might miss blocks that are moving.
             let mut caches = heap.caches.lock();
             empty(&heap, &self.cache);
             caches.retain(|cache| !Arc::ptr_eq(cache, &self.cache));
@@ -133,7 +133,7 @@ thread_local! {
     static CACHES: PerPool<Owner> = const { PerPool::new() };
 }
 
-/// Runs `act` on this thread's cache; `None` when the thread is ending and has none any more.
+/// Runs `act` on this thread's cache; `None` when the thread is ending and its cache is gone.
 #[inline]
 fn with<R>(heap: &Arc<Heap>, act: impl FnOnce(&Cache) -> R) -> Option<R> {
     let open = || {
@@ -165,7 +165,7 @@ pub(super) fn push(heap: &Arc<Heap>, class: u8, block: u64) {
     }
 }
 
-/// Puts `block` into this thread's cache, whose colder half makes room; into the heap, if the thread has no cache any more.
+/// Puts `block` into this thread's cache, whose colder half makes room; into the heap, if the thread's cache is gone.
 #[cold]
 fn spill(heap: &Arc<Heap>, class: u8, block: u64) {
     let shape = heap.classes.get(class);

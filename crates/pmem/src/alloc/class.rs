@@ -1,16 +1,16 @@
-//! Size classes: which sizes blocks come in.
+//! Size classes: the sizes of blocks.
 //!
-//! Steps of 16 bytes up to 128, then eight steps per doubling up to 1 KiB, then four, up to an eighth of a slab; above, the sizes of which exactly 7, 6, .. 2
-//! fit in a slab, and those of which a few fit in a *span* of a few slabs ([`SPANS`]). The powers of two up to 4 KiB are always among them. What takes no less
-//! of a span than of slabs of its own is a run, and of no class. Of what a block of 64 bytes or more takes in slabs of 64 KiB, at most a quarter is wasted, and
-//! a tenth on average (a seventh from 4 to 8 KiB); and
+//! Steps of 16 bytes up to 128, then eight steps per doubling up to 1 KiB, then four, up to an eighth of a slab. Above that: the sizes of which exactly 7, 6,
+//! .. 2 fit in a slab, and those of which a few fit in a *span* of a few slabs ([`SPANS`]). The powers of two up to 4 KiB are always among them. A block that
+//! would take no less of a span than of slabs of its own gets a run, and has no class. For blocks of 64 bytes or more in slabs of 64 KiB, at most a quarter of
+//! the space is wasted, and a tenth on average (a seventh from 4 to 8 KiB). Also:
 //!
-//! 1. every multiple of 64 up to 512 is a class of its own, in slabs that hold eight or more of it;
-//! 2. a size that is a multiple of a power of two up to 64 has a class that is one, too, so blocks are as aligned as their size says;
-//! 3. a power of two from 256 to 4096 is aligned to 256, the unit in which some memory writes;
-//! 4. where a block begins says where its span does, if its class is known: blocks of two spans that overlap never begin at the same place;
-//! 5. nor does a block in a later slab of a span begin where one of its size may that is there for want of a span ([`Classes::fits_alone`]): whether a block is
-//!    of the one or the other kind is to be read from the header of the slab in which it begins.
+//! 1. Every multiple of 64 up to 512 is a class of its own, in slabs that hold eight or more of it.
+//! 2. A size that is a multiple of a power of two up to 64 has a class that is one, too, so blocks are as aligned as their size implies.
+//! 3. A power of two from 256 to 4096 is aligned to 256, the unit in which some memory writes.
+//! 4. If the class of a block is known, where it begins determines where its span does: blocks of two overlapping spans never begin at the same place.
+//! 5. Nor does a block in a later slab of a span begin where a block of its size may begin that is there because no span was available
+//!    ([`Classes::fits_alone`]): the header of the slab in which a block begins tells which of the two kinds it is.
 
 use crate::medium::LINE;
 use std::ops::Range;
@@ -26,9 +26,9 @@ const ALIGN_MAX: usize = 256;
 const CLASSES_MAX: usize = 64;
 /// No block that shares one slab with others is larger than half the largest slab.
 const SIZE_MAX: usize = 32 << 10;
-/// Numbers of slabs, and of the blocks that share them, by the size of these. A pool from before there were any has none.
+/// Numbers of slabs and of blocks that share them, in order of block size. Pools from before spans existed have none.
 const SPANS: [(usize, usize); 12] = [(2, 7), (2, 5), (3, 5), (2, 3), (3, 4), (5, 6), (6, 5), (4, 3), (3, 2), (5, 3), (5, 2), (7, 2)];
-/// Most blocks of a class that a thread keeps for itself.
+/// Maximum number of blocks of a class that a thread keeps.
 pub(super) const CACHED_MAX: usize = 64;
 
 /// One size of blocks.
@@ -36,15 +36,15 @@ pub(super) const CACHED_MAX: usize = 64;
 pub(super) struct Class {
     /// Size of a block in bytes.
     pub(super) size: u32,
-    /// Number of slabs that blocks of the class share: 1, or those of a span.
+    /// Number of slabs that blocks of the class share: 1, or the length of a span.
     pub(super) slabs: u32,
-    /// Where in them the first block begins, in bytes.
+    /// Where the first block begins in these slabs, in bytes.
     pub(super) first: u32,
-    /// Number of blocks in them.
+    /// Number of blocks in these slabs.
     pub(super) count: u32,
-    /// Number of blocks that a thread keeps at most.
+    /// Maximum number of blocks that a thread keeps.
     pub(super) cached: u32,
-    /// Where its part of a thread's cache begins. See [`Cache`](super::cache::Cache).
+    /// Where the class's part of a thread's cache begins. See [`Cache`](super::cache::Cache).
     pub(super) slot: u32,
     /// 2^32 / `size`, rounded up: multiplying by it divides multiples of `size` exactly, within the slabs of a span.
     inverse: u64,
@@ -54,7 +54,7 @@ impl Class {
     fn new(size: usize, slabs: usize, slab_size: usize) -> Self {
         let align = 1 << size.trailing_zeros().min(ALIGN_MAX.trailing_zeros());
         let first = FIRST.max(align);
-        // Who asks for a block of a span copies so much to it that it makes no difference where it comes from.
+        // The owner of such a block copies so much to it that it makes no difference where the block comes from.
         let cached = if slabs == 1 { (slab_size / 2 / size).clamp(2, CACHED_MAX) } else { 0 };
         Self {
             size: size as u32,
@@ -74,7 +74,7 @@ impl Class {
         classes.find(|class| class.count as usize >= count).expect("a smaller one fits")
     }
 
-    /// The number of the block that begins `within` bytes into the slabs that blocks of the class share.
+    /// The number of the block that begins `within` bytes into the slabs of its group.
     #[inline]
     pub(super) fn index(&self, within: usize) -> Option<usize> {
         let distance = within.checked_sub(self.first as usize)? as u64;
@@ -82,7 +82,7 @@ impl Class {
         (index * u64::from(self.size) == distance && index < u64::from(self.count)).then_some(index as usize)
     }
 
-    /// Where block `index` begins, in bytes from where the first slab does.
+    /// Where block `index` begins, in bytes from the start of the first slab.
     pub(super) fn within(&self, index: usize) -> usize {
         self.first as usize + index * self.size as usize
     }
@@ -106,7 +106,7 @@ impl Class {
     }
 }
 
-/// All classes of slabs of one size. A pool is recovered by them: other classes are another format.
+/// All classes of slabs of one size. Recovery depends on them: other classes are another format.
 pub(super) struct Classes {
     list: [Class; CLASSES_MAX],
     count: usize,
@@ -123,10 +123,10 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    /// The classes of slabs of `slab_size` bytes, with those of spans if the pool `has_spans`.
+    /// The classes of slabs of `slab_size` bytes, including those of spans if the pool `has_spans`.
     ///
     /// # Panics
-    /// When that is not a power of two from 4 KiB to 64 KiB: pools check it when they are created and opened.
+    /// If `slab_size` is not a power of two from 4 KiB to 64 KiB: pools check it when they are created and opened.
     pub(super) fn of_slab(slab_size: usize, has_spans: bool) -> &'static Self {
         static CLASSES: [[OnceLock<Classes>; 2]; 5] = [const { [const { OnceLock::new() }; 2] }; 5];
         assert!(slab_size.is_power_of_two() && (4 << 10..=64 << 10).contains(&slab_size), "slabs of {slab_size} bytes");
@@ -178,12 +178,12 @@ impl Classes {
         if size <= self.size_max { Some(self.by_size[size.div_ceil(STEP)]) } else { self.of_span(size) }
     }
 
-    /// The smallest class that holds `size` bytes and whose blocks share one slab; `None` when that takes a run. Blocks for which there is no span are of it.
+    /// The smallest class that holds `size` bytes and whose blocks share one slab; `None` when that takes a run. Blocks for which there is no span use it.
     pub(super) fn alone(&self, size: usize) -> Option<u8> {
         self.smallest(0..self.spans, size)
     }
 
-    /// Whether a block of `size` bytes that is of no span can begin `within` bytes into a slab.
+    /// Whether a block of `size` bytes that is in no span can begin `within` bytes into a slab.
     pub(super) fn fits_alone(&self, size: usize, within: usize) -> bool {
         self.alone(size).map_or(within == FIRST, |class| self.get(class).index(within).is_some())
     }
@@ -200,7 +200,7 @@ impl Classes {
         classes.find(|class| self.list[*class].size as usize >= size).map(|class| class as u8)
     }
 
-    /// Number of slabs in a run for a block of `size` bytes; `None` when no number says how many.
+    /// Number of slabs in a run for a block of `size` bytes; `None` on overflow.
     pub(super) fn run_of(&self, size: usize) -> Option<usize> {
         Some(size.checked_add(FIRST)?.div_ceil(self.slab_size))
     }
@@ -221,7 +221,7 @@ impl Classes {
         self.of(size).filter(|class| self.get(*class).size as usize == size)
     }
 
-    /// Where a block of `class` lies that begins `within` bytes into a slab: how many slabs of its span come before that one, and its number.
+    /// Where a block of `class` lies that begins `within` bytes into a slab: how many slabs of its span come before that slab, and the block's number.
     #[inline]
     pub(super) fn place(&self, class: u8, within: usize) -> Option<(u32, usize)> {
         let shape = self.get(class);
@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    /// Bytes of slabs that a block takes, by its share of them.
+    /// Bytes of slabs that a block takes, as its share of them.
     fn taken(classes: &Classes, size: usize) -> f64 {
         match classes.of(size).map(|number| classes.get(number)) {
             Some(class) => {
@@ -283,7 +283,7 @@ mod tests {
             let slab_size = classes.slab_size;
             for size in slab_size / 2 + LINE..5 * slab_size {
                 assert!(classes.of(size).is_none_or(|number| classes.get(number).slabs > 1 && classes.get(number).size.is_multiple_of(LINE as u32)));
-                // A header, and lines that are not divided, are more of a small slab.
+                // A header and undivided lines take a larger part of a small slab.
                 let most = if slab_size < 16 << 10 { 1.29 } else { 1.27 };
                 let taken = taken(classes, size);
                 assert!(taken <= size as f64 * most, "{taken} for {size} in slabs of {slab_size}");
@@ -352,7 +352,7 @@ mod tests {
         }
     }
 
-    /// Pools are recovered by these numbers: another one is another format (docs/pool-format.md).
+    /// Recovery depends on these numbers: other numbers are another format (docs/pool-format.md).
     #[test]
     fn the_classes_are_those_of_the_format() {
         let list = |slab_size| {
@@ -383,20 +383,20 @@ mod tests {
         ];
         assert_eq!(list(4 << 10), of_4_kib);
         assert_eq!(list(64 << 10), of_64_kib);
-        // Of the sizes between, the numbers of classes and checksums over them.
+        // For the sizes between: the number of classes and checksums over them.
         let sum = |slab_size| {
             let words: Vec<u64> = list(slab_size).into_iter().flat_map(|(slabs, count, size, first)| [slabs, count, size, first].map(u64::from)).collect();
             (words.len() / 4, crate::word::checksum(&words))
         };
         assert_eq!([8 << 10, 16 << 10, 32 << 10].map(sum), [(51, 1_869_058_423), (54, 3_783_861_535), (57, 1_547_516_062)]);
-        // What has a run for itself.
+        // The sizes that take a run.
         let runs_of = |slab_size, range: Range<usize>| {
             let classes = Classes::of_slab(slab_size, true);
             let runs: Vec<_> = range.filter(|size| classes.of(*size).is_none()).collect();
             runs.chunk_by(|one, next| one + 1 == *next).map(|run| (run[0], run[run.len() - 1])).collect::<Vec<_>>()
         };
         assert_eq!(runs_of(64 << 10, 0..1 << 20), [(54_593, 65_472), (109_185, 131_008), (163_777, 196_544), (229_313, (1 << 20) - 1)]);
-        // An extent of Ever, of which it is asked whether anybody has stored to it (`Pool::is_untouched`): that is known of runs alone.
+        // An extent of Ever. Ever asks whether anybody has stored to it (`Pool::is_untouched`), and that is known of runs alone.
         assert!((14..=16).all(|bits| Classes::of_slab(1 << bits, true).of(62_080).is_none()));
     }
 }

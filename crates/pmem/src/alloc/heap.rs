@@ -1,13 +1,13 @@
 //! The allocator's state, all of it volatile: which slabs and blocks are free.
 //!
-//! Nothing here touches the pool's memory or knows its medium. Locks, in this order: `growing`, `caches`, one of a class, `bare`, `runs`. Those of a class and
-//! of the runs are held for a few dozen instructions per batch of blocks.
+//! Nothing here touches the pool's memory or knows its medium. Lock order: `growing`, `caches`, one of a class, `bare`, `runs`. The locks of classes and of the
+//! runs are held for a few dozen instructions per batch of blocks.
 //!
-//! Free slabs are of two kinds: those in `runs` have space on the file system, those in `bare` may have none, and are given some before they are used.
+//! Free slabs are of two kinds: those in `runs` have space on the file system; those in `bare` may have none, and get some before they are used.
 //!
-//! *Evacuation* makes free slabs of blocks that are free here and there. In each class as many slabs as the blocks in use fill stay, the lowest; the others
-//! *leave*: no block of them is handed out, a block of them that is freed waits for the rest of its slab, and whoever owns those in use puts others in their
-//! place. What has not left when it ends stays.
+//! *Evacuation* makes free slabs out of scattered free blocks. In each class, as many slabs stay as the blocks in use would fill, the lowest ones. The others
+//! *leave*: none of their blocks is handed out, a block that is freed waits for the rest of its slab, and owners replace the blocks in use. Slabs that have not
+//! left when the evacuation ends stay.
 
 use super::cache::{Batch, Cache};
 use super::class::{Class, Classes, FIRST};
@@ -30,16 +30,16 @@ pub(super) struct Heap {
     runs: Mutex<Runs>,
     /// Free slabs that may have no space on the file system.
     bare: Mutex<Runs>,
-    /// Whether all that is found free at the start belongs there.
+    /// Whether everything found free at the start is bare.
     is_holey: bool,
-    /// Number of evacuations: a cache from before one is emptied before a block of it is handed out.
+    /// Number of evacuations. A cache from before the latest one is emptied before it hands out a block.
     evacuations: AtomicU64,
     /// Held while the pool grows, so that threads which run out of space together grow it once.
     pub(super) growing: Mutex<()>,
     /// The caches of all threads.
     pub(super) caches: Mutex<Vec<Arc<Cache>>>,
     recovering: AtomicBool,
-    /// Whether the reserve is not whole (`reserve.rs`): then blocks that are freed are kept at hand by nobody.
+    /// Whether the reserve is not complete (`reserve.rs`): then no thread keeps freed blocks in its cache.
     is_low: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ struct Bin {
     class: u8,
     shape: &'static Class,
     slabs: Vec<Slab>,
-    /// Places of `slabs` that are not in use.
+    /// Vacant places of `slabs`.
     vacant: Vec<u32>,
     /// Places of the slabs that have free blocks.
     partial: Vec<u32>,
@@ -64,13 +64,13 @@ struct Slab {
     partial_place: u32,
     /// One bit per such block.
     free: Box<[u64]>,
-    /// Whether it is not among those whose blocks are handed out.
+    /// Whether an evacuation wants it empty, so that its blocks are not handed out.
     leaves: bool,
 }
 
 /// What lies at an offset, as far as the table of slabs says.
 pub(super) enum Block {
-    /// A block of a class. If its slab leaves, nobody is to be given it.
+    /// A block of a class. If its slab `leaves`, the block must not be handed out.
     Shared { class: u8, leaves: bool },
     /// A run of slabs.
     Run { slab: u32, count: u32 },
@@ -78,15 +78,15 @@ pub(super) enum Block {
 
 /// A slab in use, or a span or a run of them, as a snapshot, a recovery or an inventory found it.
 pub(super) enum Found {
-    /// Blocks of a class, which are in as many slabs as it says; one bit per block in use.
+    /// Blocks of a class, in as many slabs as the class says; one bit per block in use.
     Blocks { class: u8, used: Box<[u64]> },
     /// A run of slabs.
     Run { count: u32 },
 }
 
 impl Heap {
-    /// The heap of a pool of `length` bytes: all free, or, while it is `recovering`, not known yet. In a file that `is_holey`, what turns out to be free may
-    /// have no space.
+    /// The heap of a pool of `length` bytes: all free, or, while it is `recovering`, not known yet. In a file that `is_holey`, slabs found to be free may have
+    /// no space.
     pub(super) fn new(classes: &'static Classes, length: usize, recovering: bool, is_holey: bool) -> Self {
         let heap = Self {
             id: local::unique(),
@@ -135,7 +135,7 @@ impl Heap {
         u32::try_from(length >> self.slab_bits).unwrap_or(u32::MAX)
     }
 
-    /// The slab in which `off` lies, and how far in.
+    /// The slab in which `off` lies, and the distance from the slab's start.
     #[inline]
     pub(super) fn split(&self, off: u64) -> Option<(u32, usize)> {
         Some((u32::try_from(off >> self.slab_bits).ok()?, off as usize & (self.slab_size() - 1)))
@@ -152,7 +152,7 @@ impl Heap {
         }
     }
 
-    /// Bytes in free slabs, and in free blocks that no thread keeps at hand. About so many, while others allocate and free.
+    /// Bytes in free slabs, and in free blocks outside threads' caches. Approximate while other threads allocate and free.
     pub(super) fn free_size(&self) -> usize {
         let blocks = self.bins.iter().enumerate().map(|(class, bin)| {
             let bin = bin.lock();
@@ -168,11 +168,11 @@ impl Heap {
         [&self.bare, &self.runs].iter().map(|runs| runs.lock().total() as usize).sum()
     }
 
-    /// Whether so many blocks of `class` are free, and no thread has them at hand.
+    /// Whether at least `count` blocks of `class` are free, outside threads' caches.
     pub(super) fn has_free(&self, class: u8, count: usize) -> bool {
         let bin = self.bins[class as usize].lock();
         let mut found = 0;
-        // Each has one at least.
+        // Each has at least one.
         bin.partial.iter().any(|place| {
             found += bin.slabs[*place as usize].free_count as usize;
             found >= count
@@ -185,7 +185,7 @@ impl Heap {
     }
 
     pub(super) fn set_low(&self, is_low: bool) {
-        // Mostly it is so already, and all who free something look at it.
+        // Usually unchanged, and every thread that frees something reads it.
         if self.is_low() != is_low {
             self.is_low.store(is_low, Ordering::Relaxed);
         }
@@ -195,7 +195,7 @@ impl Heap {
     pub(super) fn extend(&self, length: usize) {
         let (mut runs, end) = (self.runs.lock(), self.slabs_in(length));
         match self.is_recovering() {
-            // What of it is free is found out.
+            // Recovery finds out what of it is free.
             true => runs.end_at(end),
             false => runs.extend(end),
         }
@@ -215,27 +215,27 @@ impl Heap {
         self.bare.lock().take(count).map(|taken| taken.start)
     }
 
-    /// Takes the first run of bare slabs from there on: where it begins, and how many they are.
+    /// Takes the first run of bare slabs at or after `from`: its first slab and its length.
     pub(super) fn take_bare_run(&self, from: u32) -> Option<(u32, u32)> {
         self.bare.lock().take_from(from)
     }
 
-    /// Number of slabs of the longest run of free ones of a kind.
+    /// Number of slabs of the longest free run, bare or not.
     pub(super) fn longest_run(&self) -> u32 {
         [&self.bare, &self.runs].iter().filter_map(|runs| runs.lock().iter().map(|(_, count)| count).max()).max().unwrap_or(0)
     }
 
-    /// Takes the first run of free slabs from there on that have space: where it begins, and how many they are.
+    /// Takes the first run of free slabs with space at or after `from`: its first slab and its length.
     pub(super) fn take_run(&self, from: u32) -> Option<(u32, u32)> {
         self.runs.lock().take_from(from)
     }
 
-    /// Gives free slabs back that may have no space any more.
+    /// Gives back free slabs that may no longer have space.
     pub(super) fn give_bare(&self, slab: u32, count: u32) {
         self.bare.lock().give(slab, count);
     }
 
-    /// Takes the free slabs at the end of the pool away; how many slabs are left, if that makes a difference. The pool keeps `least` slabs.
+    /// Removes the free slabs at the end of the pool; returns how many slabs are left, if that changes anything. The pool keeps `least` slabs.
     pub(super) fn cut(&self, least: u32) -> Option<u32> {
         let (mut bare, mut runs) = (self.bare.lock(), self.runs.lock());
         let before = runs.end();
@@ -244,7 +244,7 @@ impl Heap {
             end = start;
         }
         if end < least {
-            // Whatever space they have.
+            // Whether they have space or not.
             bare.give(end, least.min(before) - end);
             end = least.min(before);
         }
@@ -252,7 +252,7 @@ impl Heap {
         (end < before).then_some(end)
     }
 
-    /// Gives slabs back that were taken and not used.
+    /// Gives back slabs that were taken and not used.
     pub(super) fn give_slabs(&self, slab: u32, count: u32) {
         self.runs.lock().give(slab, count);
     }
@@ -262,24 +262,24 @@ impl Heap {
         self.uses.set(slab, Use::Run { count, is_untouched: self.uses.get(slab) == Use::Untouched });
     }
 
-    /// Whether nobody had stored to what was handed out at `off`, a run of slabs, between the pool's opening and then.
+    /// Whether nobody had stored to the run of slabs at `off` between the opening of the pool and the moment when it was handed out.
     pub(super) fn is_untouched(&self, off: u64) -> bool {
         self.split(off).is_some_and(|(slab, _)| matches!(self.uses.get(slab), Use::Run { is_untouched: true, .. }))
     }
 
-    /// Frees a run of slabs; what is not there, as a damaged pool may ask, is left alone.
+    /// Frees a run of slabs; one that does not exist, as in a damaged pool, is ignored.
     pub(super) fn free_run(&self, slab: u32, count: u32) {
         if [false, true].into_iter().any(|is_untouched| self.uses.clear(slab, Use::Run { count, is_untouched })) {
             self.runs.lock().give_used(slab, count);
         }
     }
 
-    /// Makes `slab`, and those behind it that blocks of `class` share with it, slabs of free blocks. Its header is durable.
+    /// Makes `slab`, and those behind it that belong to the same span of `class`, slabs of free blocks. The header is durable.
     pub(super) fn add_slab(&self, class: u8, slab: u32) {
         self.bins[class as usize].lock().add(&self.uses, slab, self.classes.get(class).all());
     }
 
-    /// Lets slabs leave: those that are not needed for the blocks in use, or all of them if `all`. How many they are.
+    /// Lets slabs leave: those not needed for the blocks in use, or all of them if `all`. Returns their number.
     pub(super) fn evacuate(&self, all: bool) -> usize {
         let mut leaving = 0;
         for bin in &self.bins {
@@ -294,20 +294,20 @@ impl Heap {
         leaving
     }
 
-    /// Ends an evacuation: what has not left stays.
+    /// Ends an evacuation: slabs that have not left stay.
     pub(super) fn stay(&self) {
         for bin in &self.bins {
             bin.lock().stay(&self.uses);
         }
     }
 
-    /// How many evacuations have begun.
+    /// Number of evacuations begun.
     #[inline]
     pub(super) fn evacuations(&self) -> u64 {
         self.evacuations.load(Ordering::Relaxed)
     }
 
-    /// Takes up to `count` free blocks of `class`, those of one slab next to each other, the lowest to be popped first. None, if no slab has any.
+    /// Takes up to `count` free blocks of `class`, those of one slab next to each other, the lowest to be popped first. None if no slab has any.
     pub(super) fn take(&self, class: u8, count: usize) -> Batch {
         let shape = self.classes.get(class);
         let mut taken = [(0, 0); super::class::CACHED_MAX];
@@ -340,7 +340,7 @@ impl Heap {
         batch
     }
 
-    /// Gives `blocks` of `class` back. A slab that becomes empty is given up, unless it is the only one of its class with free blocks; a span is in any case.
+    /// Gives `blocks` of `class` back. An empty slab is given up, unless it is the only one of its class with free blocks; an empty span always is.
     pub(super) fn give(&self, class: u8, blocks: &[u64]) {
         if blocks.is_empty() {
             return;
@@ -349,7 +349,7 @@ impl Heap {
         let mut bin = self.bins[class as usize].lock();
         for block in blocks {
             let Some((number, _)) = self.split(*block) else { continue };
-            // A block freed twice, as a damaged pool may ask, can find its slab gone.
+            // If a damaged pool has a block freed twice, its slab may be gone.
             let Use::Blocks { class: found, place, .. } = self.uses.get(number) else { continue };
             if found != class {
                 continue;
@@ -367,7 +367,7 @@ impl Heap {
             if slab.free_count == 1 && !leaves {
                 bin.mark_partial(place);
             }
-            // One that leaves is in nobody's way, nor of use to anybody, until it is empty.
+            // A slab that leaves is neither used nor in the way until it is empty.
             if is_empty && (leaves || shape.slabs > 1 || bin.partial.len() > 1) {
                 bin.remove(&self.uses, place);
                 self.runs.lock().give_used(number, shape.slabs);
@@ -388,8 +388,8 @@ impl Heap {
         }
     }
 
-    /// Takes over what was found, in ascending order without overlap; all other slabs are free. Nobody allocates or frees meanwhile, so holding the lock of the
-    /// free slabs over those of the classes keeps nobody waiting.
+    /// Takes over what was found, in ascending order without overlap; all other slabs are free. No other thread allocates or frees meanwhile, so holding the
+    /// lock of the free slabs while taking those of the classes delays nobody.
     pub(super) fn restore(&self, found: impl Iterator<Item = (u32, Found)>) {
         assert!(self.is_recovering(), "recovered twice");
         let end = self.slab_count();
@@ -421,11 +421,11 @@ impl Heap {
         self.recovering.store(false, Ordering::Release);
     }
 
-    /// What is in use, by slab. Exact when no operation is under way. What is `retired` does not count.
+    /// What is in use, by slab, without `retired` blocks. Exact when no operation is under way.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] when a block is free twice, or the slabs in use and the free ones do not add up to the pool: only a damaged pool, or a bug, brings
-    /// that about.
+    /// [`Error::Corrupt`] when a block is free twice, or the slabs in use and the free ones do not add up to the pool. Only a damaged pool, or a bug, causes
+    /// that.
     pub(super) fn inventory(&self, retired: &[u64]) -> Result<BTreeMap<u32, Found>, Error> {
         let caches = self.caches.lock();
         let mut held = BTreeMap::new();
@@ -454,7 +454,7 @@ impl Heap {
     fn take_out(&self, held: &mut BTreeMap<u32, Found>, block: u64, cached: Option<u8>) -> Result<(), Error> {
         let twice = || Error::corrupt(block, "a block that is free twice");
         let (slab, _) = self.split(block).ok_or_else(twice)?;
-        // What has begun last has the slab, if it reaches so far.
+        // The slab belongs to the group that begins last before it, if that reaches so far.
         let (&number, found) = held.range_mut(..=slab).next_back().ok_or_else(twice)?;
         let within = (block - self.offset(number)) as usize;
         match found {
@@ -474,7 +474,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Adds the runs in use to the slabs of blocks in `held`, and checks that with the free runs they are the whole pool, without overlap.
+    /// Adds the runs in use to the slabs of blocks in `held`, and checks that together with the free runs they cover the whole pool, without overlap.
     fn add_runs(&self, held: &mut BTreeMap<u32, Found>) -> Result<(), Error> {
         let (bare, runs) = (self.bare.lock(), self.runs.lock());
         let free: BTreeMap<u32, u32> = bare.iter().chain(runs.iter()).collect();
@@ -508,7 +508,7 @@ impl Bin {
         Self { class, shape, slabs: Vec::new(), vacant: Vec::new(), partial: Vec::new() }
     }
 
-    /// Says of the slabs from `number` on, which blocks of the class share, what they are used for.
+    /// Sets the use of the slabs of one group, from `number` on.
     fn say(&self, uses: &Table, number: u32, place: u32, leaves: bool) {
         uses.set_all(number, self.shape.slabs, Use::Blocks { class: self.class, place, leaves });
     }
@@ -532,13 +532,13 @@ impl Bin {
         }
     }
 
-    /// Enters a slab into the list of those with free blocks.
+    /// Adds a slab to the list of those with free blocks.
     fn mark_partial(&mut self, place: u32) {
         self.slabs[place as usize].partial_place = self.partial.len() as u32;
         self.partial.push(place);
     }
 
-    /// Takes a slab out of the list of those with free blocks.
+    /// Removes a slab from the list of those with free blocks.
     fn unmark_partial(&mut self, place: u32) {
         let partial_place = self.slabs[place as usize].partial_place as usize;
         self.partial.swap_remove(partial_place);
@@ -560,14 +560,14 @@ impl Bin {
         }
     }
 
-    /// How many slabs or spans the blocks in use would fill, and one slab to have some at hand.
+    /// Number of slabs or spans that the blocks in use would fill, plus one to have some at hand.
     fn needed(&self) -> usize {
         let shape = self.shape;
         let used: usize = self.slabs.iter().filter(|slab| slab.number != 0).map(|slab| (shape.count - slab.free_count) as usize).sum();
         used.div_ceil(shape.count as usize) + usize::from(shape.slabs == 1)
     }
 
-    /// All slabs, from the lowest on.
+    /// All slabs, in ascending order.
     fn in_order(&self) -> Vec<u32> {
         let mut places: Vec<_> = (0..self.slabs.len() as u32).filter(|place| self.slabs[*place as usize].number != 0).collect();
         places.sort_unstable_by_key(|place| self.slabs[*place as usize].number);

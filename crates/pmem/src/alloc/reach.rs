@@ -1,4 +1,4 @@
-//! What is reachable: found by the indexes, taken over after a crash, compared with the allocator's state in an audit.
+//! What is reachable: found by the indexes, adopted after a crash, compared with the allocator's state in an audit.
 
 use super::Header;
 use super::class::{Class, FIRST};
@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A set of blocks found reachable, marked by any number of threads. It serves recovery ([`Pool::adopt`]) and audit ([`Pool::audit`]).
 pub struct Reach<'p, M: Medium> {
     pool: &'p Pool<M>,
-    /// By number of the slab.
+    /// Indexed by slab number.
     slabs: Box<[Marks]>,
-    /// Whether the blocks of the root directory have been marked, which are nobody's else.
+    /// Whether the blocks of the root directory, which belong to no index, have been marked.
     directory: Mutex<bool>,
 }
 
@@ -30,7 +30,7 @@ struct Marks {
 const UNCLAIMED: u64 = 0;
 /// The slab is the second or a later one of a run or of a span.
 const INNER: u64 = 1;
-/// Plus the class: a block of the class is marked in the slab, or in the span of which it is the first.
+/// Plus the class: a block of the class is marked in the slab, or in the span that begins there.
 const BLOCKS: u64 = 2;
 /// Plus the number of slabs: the slab is the first of a run that is marked.
 const RUN: u64 = 1 << 32;
@@ -40,7 +40,7 @@ const RUN: u64 = 1 << 32;
 pub struct Usage {
     /// Number of blocks that are allocated and reachable.
     pub reachable: usize,
-    /// Number of blocks that are allocated, yet not reachable.
+    /// Number of blocks that are allocated but not reachable.
     pub leaked: usize,
     /// Where one of the leaked blocks lies, in bytes from the start of the pool.
     pub leaked_at: Option<u64>,
@@ -54,14 +54,14 @@ impl<M: Medium> Pool<M> {
         Reach { pool: self, slabs: (0..self.alloc.heap.slab_count()).map(|_| Marks::default()).collect(), directory: Mutex::new(false) }
     }
 
-    /// Ends the recovery: what `reach` holds is allocated, everything else is free. In a pool that needs no recovery, `reach` is only compared with what is
+    /// Ends the recovery: the blocks in `reach` are allocated, everything else is free. In a pool that needs no recovery, `reach` is only compared with what is
     /// allocated.
     ///
     /// # Errors
     /// [`Error::Corrupt`] when a block of `reach` is free in a pool that needs no recovery.
     ///
     /// # Panics
-    /// When `reach` is of another pool, or two threads end the recovery at once.
+    /// If `reach` is of another pool, or two threads end the recovery at once.
     pub fn adopt(&self, reach: Reach<'_, M>) -> Result<(), Error> {
         assert!(std::ptr::eq(self, reach.pool), "blocks of another pool");
         if !self.needs_recovery() {
@@ -84,8 +84,8 @@ impl<M: Medium> Pool<M> {
         Ok(())
     }
 
-    /// Visits every block that is allocated, by its offset, in order; whether they are known: not of a pool that needs recovery. No other operation may be
-    /// under way.
+    /// Visits the offset of every allocated block, in order; returns whether they are known, which they are not in a pool that needs recovery. No other
+    /// operation may be under way.
     ///
     /// # Errors
     /// [`Error::Corrupt`] when the allocator's state is damaged.
@@ -116,7 +116,7 @@ impl<M: Medium> Pool<M> {
         self.audit_with(reach, &mut |_| ())
     }
 
-    /// [`Pool::audit`], which has `visit` see where each block lies that is allocated, yet not reachable.
+    /// [`Pool::audit`] that also has `visit` see where each allocated but unreachable block lies.
     ///
     /// # Errors
     /// See [`Pool::audit`].
@@ -189,7 +189,7 @@ impl<M: Medium> Reach<'_, M> {
         let outside = || Error::corrupt(at, "a block outside the pool's slabs");
         let (slab, within) = heap.split(at).filter(|(slab, _)| (1..self.slabs.len()).contains(&(*slab as usize))).ok_or_else(outside)?;
         let classes = heap.classes;
-        // A block for which there was no span lies where in a span none does, or the header of its slab is not that of a span.
+        // A block for which there was no span lies where no block of a span does, or the header of its slab is not that of a span.
         let is_of_class = |number: &u8| {
             let shape = classes.get(*number);
             shape.slabs == 1 || !classes.fits_alone(size, within) || self.pool.expect_header(slab, Header::Blocks(shape.size)).is_ok()
@@ -223,7 +223,7 @@ impl<M: Medium> Reach<'_, M> {
         Ok(())
     }
 
-    /// Claims the slabs that blocks of `class` share, from `first` on; what is marked in them.
+    /// Claims the slabs that blocks of `class` share, from `first` on; returns their marks.
     fn claim_blocks(&self, first: u32, class: u8) -> Result<&Marks, Error> {
         let heap = &self.pool.alloc.heap;
         let (shape, claim, at) = (heap.classes.get(class), BLOCKS + u64::from(class), heap.offset(first));
@@ -234,7 +234,7 @@ impl<M: Medium> Reach<'_, M> {
         match marks.claim.load(Ordering::Acquire) {
             found if found == claim => return Ok(marks),
             UNCLAIMED => self.pool.expect_header(first, Header::Blocks(shape.size))?,
-            // The slabs behind it are left to whom they may belong.
+            // The slabs behind it are left to their possible owners.
             _ => return Err(others()),
         }
         if claim_all(shared, claim, true) { Ok(marks) } else { Err(others()) }
@@ -251,8 +251,8 @@ impl<M: Medium> Reach<'_, M> {
     }
 }
 
-/// Claims neighbouring slabs, the first by `claim` and the others as [`INNER`] ones; false if something else has one of them, or, unless the claim `is_shared`,
-/// the same. The first comes last: what is claimed when that fails is then nothing, and no block lies there either.
+/// Claims neighbouring slabs, the first with `claim` and the others as [`INNER`]. False if one of them is claimed otherwise, or, unless the claim `is_shared`,
+/// in the same way. The first is claimed last: if that fails, the claims on the others mean nothing, and no block lies there either.
 fn claim_all(slabs: &[Marks], claim: u64, is_shared: bool) -> bool {
     slabs.iter().enumerate().rev().all(|(place, marks)| {
         let claim = if place == 0 { claim } else { INNER };

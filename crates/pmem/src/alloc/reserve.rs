@@ -1,16 +1,17 @@
-//! The last of a pool's room, for work that must not fail for want of it.
+//! The last room of a pool, for work that must not fail for want of it.
 //!
-//! A sixteenth of what the pool may grow to, and no more than 4 MiB, is no room for ordinary allocations. Whoever takes back what a full pool has stopped
-//! halfway may use all of it; whoever removes something, half ([`Reserve`]). A pool of fewer than 32 slabs has none: it is for tests.
+//! A sixteenth of what the pool may grow to, at most 4 MiB, is closed to ordinary allocations. Work that undoes what a full pool has stopped halfway may use
+//! all of this reserve; removals may use half ([`Reserve`]). A pool of fewer than 32 slabs has none: it is for tests.
 //!
-//! 1. An ordinary allocation leaves the reserve, for blocks of its own size, in free slabs, in what the pool may grow by, and in free blocks of that size. So
-//!    what is taken back may be of one size only, whichever it is. (Slabs are counted: that those of a span or a run are neighbours is not seen to.)
-//! 2. While there are fewer free slabs than that, nobody takes blocks to keep them at hand, and blocks that are freed go back to the heap: nobody gets by them
-//!    what he would not be given. So work that frees a block for each one that it takes, as a tree does that puts one leaf in the place of another, can go on
-//!    for ever, whatever others ask for meanwhile.
-//! 3. What was used is made up for by whatever is freed next.
+//! 1. An ordinary allocation leaves the reserve free for blocks of its own size: in free slabs, in what the pool may grow by, and in free blocks of that size.
+//!    So everything that undoing takes may be of one size, whichever it is. (Slabs are counted; whether those of a span or a run are neighbours is not
+//!    checked.)
+//! 2. While fewer slabs are free than that, no thread takes blocks into its cache, and freed blocks go back to the heap, so caches give no thread more than it
+//!    is entitled to. Work that frees a block for each one that it takes, as a tree does when it replaces a leaf, can therefore go on for ever, whatever others
+//!    allocate meanwhile.
+//! 3. Whatever is freed next replenishes the reserve.
 //!
-//! So many bytes, about: threads look and take one after the other. What a file may grow by is there only if the file system has that much. After a restart
+//! These numbers are approximate: threads first look and then take. The room by which a file may grow exists only if the file system has it. After a restart
 //! the reserve is what is free, however little.
 
 use super::heap::Heap;
@@ -18,11 +19,11 @@ use crate::{Medium, Pool};
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-/// Share of the pool, in slabs: one in so many.
+/// Share of the pool's slabs: one in this many.
 const SHARE: usize = 16;
-/// Most bytes of a reserve.
+/// Maximum size of a reserve in bytes.
 const SIZE_MAX: usize = 4 << 20;
-/// Pools of fewer slabs have none.
+/// Pools with fewer slabs have none.
 const SLABS_LEAST: usize = 32;
 
 /// How much of the reserve a thread may use.
@@ -31,9 +32,9 @@ pub enum Reserve {
     /// Nothing: an ordinary allocation.
     #[default]
     Kept,
-    /// Half of it: for removals, which make room in the end, and for what gives back as much as it takes.
+    /// Half of it: for removals, which make room in the end, and for work that gives back as much as it takes.
     Half,
-    /// All of it: for what takes something back.
+    /// All of it: for undoing.
     All,
 }
 
@@ -41,7 +42,7 @@ thread_local! {
     static RESERVE: Cell<Reserve> = const { Cell::new(Reserve::Kept) };
 }
 
-/// Sets back, when it is dropped, what the thread may use.
+/// On drop, restores what the thread may use.
 struct Scope {
     before: Reserve,
     _not_send: PhantomData<*const ()>,
@@ -53,7 +54,7 @@ impl Drop for Scope {
     }
 }
 
-/// Runs `act`, which may use of the reserve of a full pool what it says, or what its caller may if that is more.
+/// Runs `act` with access to `reserve` of a full pool, or to what its caller may use if that is more.
 pub fn with_reserve<T>(reserve: Reserve, act: impl FnOnce() -> T) -> T {
     let before = RESERVE.get();
     let _scope = Scope { before, _not_send: PhantomData };
@@ -62,7 +63,7 @@ pub fn with_reserve<T>(reserve: Reserve, act: impl FnOnce() -> T) -> T {
 }
 
 impl<M: Medium> Pool<M> {
-    /// Number of slabs that this thread has to leave.
+    /// Number of slabs that this thread must leave.
     fn slabs_to_leave(&self) -> usize {
         let reserve = self.reserved_slabs();
         match RESERVE.get() {
@@ -80,19 +81,19 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// Number of slabs that the pool may grow by, or has free, if it is not more than enough.
+    /// Number of slabs that the pool may grow by, plus those that are free if that is not `enough`.
     fn slabs_left(&self, enough: usize) -> usize {
         let growth = self.size_max().saturating_sub(self.length()) / self.alloc.slab_size();
         if growth >= enough { growth } else { growth + self.alloc.heap.free_slabs() }
     }
 
-    /// Whether this thread may take so many slabs, if there are any.
+    /// Whether this thread may take `count` slabs, if there are that many.
     pub(super) fn may_take_slabs(&self, count: u32) -> bool {
         let needed = count as usize + self.slabs_to_leave();
         self.slabs_left(needed) >= needed
     }
 
-    /// How many free blocks of a class this thread may take now, if there are as many.
+    /// Number of free blocks of a class that this thread may take now, if there are that many.
     pub(super) fn blocks_to_take(&self, class: u8) -> usize {
         let heap: &Heap = &self.alloc.heap;
         let (shape, reserved) = (heap.classes.get(class), self.reserved_slabs());

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Taken {
     /// The first of them.
     pub(super) start: u32,
-    /// Whether nobody has had one of them, or one behind them, since the pool was opened.
+    /// Whether nobody has had any of them, or any slab behind them, since the pool was opened.
     pub(super) is_untouched: bool,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// The runs of a pool of no slab but the header.
+    /// The runs of a pool that has only the header's slab.
     pub(super) fn new() -> Self {
         Self { by_start: BTreeMap::new(), by_count: BTreeSet::new(), total: 0, end: 1, untaken: 1 }
     }
@@ -41,12 +41,12 @@ impl Runs {
         self.total
     }
 
-    /// Number of free slabs that end where the pool does.
+    /// Number of free slabs at the end of the pool.
     pub(super) fn tail(&self) -> u32 {
         self.by_start.last_key_value().filter(|(start, count)| *start + *count == self.end).map_or(0, |(_, count)| *count)
     }
 
-    /// The pool now has `end` slabs; those that it did not have before are free.
+    /// The pool now has `end` slabs; the new ones are free.
     pub(super) fn extend(&mut self, end: u32) {
         if end > self.end {
             self.give(self.end, end - self.end);
@@ -54,7 +54,7 @@ impl Runs {
         }
     }
 
-    /// The pool has `end` slabs; which of them are free is told by [`Runs::give`], or has been.
+    /// The pool has `end` slabs; [`Runs::give`] tells, or has told, which of them are free.
     pub(super) fn end_at(&mut self, end: u32) {
         self.end = end;
     }
@@ -67,7 +67,7 @@ impl Runs {
         Some((start, count))
     }
 
-    /// Takes the run that reaches up to `end`, if there is one; its first slab.
+    /// Takes the run that reaches up to `end`, if there is one; returns its first slab.
     pub(super) fn take_before(&mut self, end: u32) -> Option<u32> {
         let (&start, &count) = self.by_start.range(..end).next_back()?;
         (start + count == end).then(|| self.remove(start, count))?;
@@ -75,7 +75,7 @@ impl Runs {
         Some(start)
     }
 
-    /// Takes `count` slabs: from the shortest run that has so many, the first of that length.
+    /// Takes `count` slabs: from the shortest run that is long enough, the first of that length.
     pub(super) fn take(&mut self, count: u32) -> Option<Taken> {
         let (length, start) = *self.by_count.range((count, 0)..).next()?;
         self.remove(start, length);
@@ -103,9 +103,9 @@ impl Runs {
         self.insert(start, count);
     }
 
-    /// The same, of slabs that somebody has used.
+    /// The same for slabs that somebody has used.
     pub(super) fn give_used(&mut self, start: u32, count: u32) {
-        // They were others' before they came here, if they were bare, or in use when the pool was opened.
+        // They had other owners before they came here, if they were bare, or were in use when the pool was opened.
         self.untaken = self.untaken.max(start + count);
         self.give(start, count);
     }

@@ -1,4 +1,4 @@
-//! The allocator's state as it outlives a clean shutdown.
+//! The allocator's state as preserved by a clean shutdown.
 //!
 //! ```text
 //! word  0       1            2              3...
@@ -12,8 +12,8 @@
 //!   RUN     a run of slabs begins here; a word with their number follows
 //! ```
 //!
-//! A snapshot lies in free slabs, which are free again as soon as it has been read. Its place, length and CRC-32C stand in the superblock. What is not as
-//! described, in any detail, is not believed; the pool is then recovered by reachability.
+//! A snapshot lies in free slabs, which are free again as soon as it has been read. Its place, length and CRC-32C are in the superblock. A snapshot that
+//! deviates from this description in any detail is not believed; the pool is then recovered by reachability.
 
 use super::class::STEP;
 use super::heap::{Found, Heap};
@@ -42,8 +42,8 @@ fn entry(slab: u32, kind: u8, size: u32) -> u64 {
     u64::from(slab) | u64::from(kind) << 32 | u64::from(size) << 40
 }
 
-/// Writes the state of `heap` into free slabs, flushed: the superblock that names it is fenced before it counts, and that fence is behind both. `None` when
-/// there are not enough slabs in a row, or `back` finds no space for them, by offset and length in bytes, or the state is not sound. `retired` blocks are free.
+/// Writes the state of `heap` into free slabs, flushed but not fenced: the fence that makes the superblock count comes after both. `None` when there are not
+/// enough slabs in a row, or `back` (by offset and length in bytes) finds no space for them, or the state is not sound. `retired` blocks count as free.
 pub(super) fn write<M: Medium>(pm: &Pm<M>, heap: &Heap, retired: &[u64], back: impl FnOnce(u64, usize) -> bool) -> Option<Snapshot> {
     let (words, (count, first)) = describe(heap, retired)?;
     let length = words.len() * WORD;
@@ -62,9 +62,9 @@ pub(super) fn write<M: Medium>(pm: &Pm<M>, heap: &Heap, retired: &[u64], back: i
     Some(Snapshot { off, length: length as u64, crc: checksum(words.into_iter()) })
 }
 
-/// How many bytes a snapshot needs in a row of free slabs, if there is none so long.
+/// Number of bytes that a snapshot needs in consecutive free slabs, if no free run is that long.
 pub(super) fn missing(heap: &Heap, retired: &[u64]) -> Option<usize> {
-    // A bit for each of the smallest blocks, and two words besides. Most pools have so much, and are not gone through once more.
+    // A bit for each of the smallest blocks, and two words besides. Most pools have that much, and need no second pass.
     let most = 3 * WORD + heap.slab_count() as usize * (heap.slab_size() / 8 / STEP + 2 * WORD);
     if heap.longest_run() as usize * heap.slab_size() >= most {
         return None;
@@ -74,8 +74,8 @@ pub(super) fn missing(heap: &Heap, retired: &[u64]) -> Option<usize> {
     (length > count as usize * heap.slab_size()).then_some(length)
 }
 
-/// The words of a snapshot, if the state is sound, and the longest row of free slabs: how many, and the first. `retired` blocks are free in the words; but
-/// readers may still be in them, so they are no place for a snapshot.
+/// The words of a snapshot, if the state is sound, and the longest row of free slabs: its length and its first slab. `retired` blocks are free in the words;
+/// but readers may still be in them, so a snapshot cannot be written there.
 fn describe(heap: &Heap, retired: &[u64]) -> Option<(Vec<u64>, (u32, u32))> {
     let mut words = vec![MAGIC, heap.slab_size() as u64, u64::from(heap.slab_count())];
     let held = heap.inventory(retired).ok()?;
@@ -102,7 +102,7 @@ fn describe(heap: &Heap, retired: &[u64]) -> Option<(Vec<u64>, (u32, u32))> {
     Some((words, longest))
 }
 
-/// The longest row of free slabs. A shorter one that is long enough is not looked for.
+/// The longest row of free slabs. It does not look for a shorter one that is long enough.
 fn longest_free(heap: &Heap, held: &BTreeMap<u32, Found>) -> (u32, u32) {
     let (mut used_until, mut longest) = (1, (0, 0));
     for (&slab, held) in held {
@@ -128,8 +128,8 @@ pub(super) fn restore<M: Medium>(pm: &Pm<M>, heap: &Heap, snapshot: &Snapshot) -
     if checksum(words.iter().map(Word::get)) != snapshot.crc {
         return None;
     }
-    // Read once more to check every entry, then to take them over: nobody else writes the pool while it is opened, and if somebody does, the heap is none the
-    // worse for it than for a snapshot that lies.
+    // The entries are read twice: to check every one, and to take them over. Nobody else writes the pool while it is opened; and if somebody does, that harms
+    // the heap no more than a snapshot that lies.
     let entries = Entries::new(words, heap)?;
     let mut sound = entries.clone();
     while sound.next().is_some() {}
@@ -145,7 +145,7 @@ pub(super) fn restore<M: Medium>(pm: &Pm<M>, heap: &Heap, snapshot: &Snapshot) -
 struct Entries<'p> {
     heap: &'p Heap,
     rest: &'p [Word],
-    /// The next entry must be of this slab, or a later one.
+    /// The next entry must be of this slab or a later one.
     next: u32,
     slab_count: u32,
 }

@@ -14,12 +14,12 @@ const CHUNKS: usize = (u32::BITS - FIRST.trailing_zeros() + 1) as usize;
 pub(super) enum Use {
     /// Nothing; or it is the second or a later slab of a run.
     None,
-    /// Blocks of a class; the state of the slab, or of the span that it is one of, is number `place` of that class's list. Of one that `leaves` no block is
+    /// Blocks of a class. The state of the slab, or of the span that it belongs to, is number `place` of that class's list. If it `leaves`, its blocks are not
     /// handed out.
     Blocks { class: u8, place: u32, leaves: bool },
-    /// It was taken, with those behind it, and is about to be used: nobody has had any of them since the pool was opened.
+    /// It was taken, together with those behind it, and is about to be used: nobody has had any of them since the pool was opened.
     Untouched,
-    /// It is the first of a run of `count` slabs, which were taken as [`Use::Untouched`] or not; those that were in use when the pool was opened were.
+    /// It is the first of a run of `count` slabs. `is_untouched` if they were taken as [`Use::Untouched`], or were in use when the pool was opened.
     Run { count: u32, is_untouched: bool },
 }
 
@@ -78,7 +78,7 @@ impl Table {
         (slab..slab + count).for_each(|slab| self.set(slab, used));
     }
 
-    /// Sets `slab` unused if it is used as `current`; tells whether it was.
+    /// Sets `slab` unused if it is used as `current`; returns whether it was.
     pub(super) fn clear(&self, slab: u32, current: Use) -> bool {
         self.word(slab).compare_exchange(current.pack(), Use::None.pack(), Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

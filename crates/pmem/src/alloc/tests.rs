@@ -50,7 +50,7 @@ fn mark_all<'p>(pool: &'p TestPool, blocks: &BTreeMap<u64, usize>) -> Reach<'p, 
     reach
 }
 
-/// What is said against a mark; nothing if it is right.
+/// The objection to a mark; empty if there is none.
 fn refusal(reach: &Reach<'_, Tally>, off: u64, size: usize) -> &'static str {
     match reach.mark(Off::<u8>::new(off), size) {
         Ok(()) => "",
@@ -90,7 +90,7 @@ enum Step {
     Free(prop::sample::Index),
     Retire(prop::sample::Index),
     Collect,
-    /// Moves what an evacuation wants moved, but for one block.
+    /// Moves what an evacuation wants moved, except one block.
     Evacuate(Evacuation, prop::sample::Index),
     GiveBack,
 }
@@ -111,7 +111,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 300 }, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Blocks handed out are disjoint, aligned and inside the pool; and what is allocated survives a clean shutdown and a crash.
+    /// Blocks handed out are disjoint, aligned and inside the pool; allocated blocks survive a clean shutdown and a crash.
     #[test]
     fn blocks_agree_with_a_set_of_intervals(steps in steps(), small in any::<bool>(), has_spans in any::<bool>()) {
         let slab_size: usize = if small { 4 << 10 } else { 64 << 10 };
@@ -233,7 +233,7 @@ proptest! {
         prop_assert!(pool.needs_recovery());
     }
 
-    /// Nothing that an index may claim to reach brings more than an error.
+    /// Whatever an index claims to reach causes at most an error.
     #[test]
     fn hostile_marks_are_refused_or_sound(
         marks in prop::collection::vec((word(), prop_oneof![word(), 0u64..5000]), 0..40),
@@ -322,7 +322,7 @@ fn a_pool_grows_until_it_may_not() {
     expect_exactly(&pool, &blocks);
 }
 
-/// What is free at the end of the pool need not be grown by once more.
+/// The pool does not grow by what is already free at its end.
 #[test]
 #[cfg_attr(miri, ignore = "pools grow in steps of 16 MiB")]
 fn a_pool_grows_by_what_is_missing() {
@@ -335,7 +335,7 @@ fn a_pool_grows_by_what_is_missing() {
     pool.free(large);
 }
 
-/// Ordinary allocations leave the reserve; work that gives a block back for each that it takes goes on for ever, whatever others try to get meanwhile.
+/// Ordinary allocations leave the reserve; work that gives back a block for each that it takes goes on for ever, whatever others try to get meanwhile.
 #[test]
 fn the_reserve_is_for_urgent_work() {
     let (pool, slabs) = (pool(4 << 10, 64), 4);
@@ -351,14 +351,14 @@ fn the_reserve_is_for_urgent_work() {
     }
     let last = with_reserve(Reserve::All, || fill(&pool, 400));
     assert_eq!(last.len(), 9 * (slabs / 2), "none of that took a slab in the end");
-    // What is freed makes up for what was used, before there is anything for others.
+    // Freed blocks replenish the reserve before others get anything.
     [removals, last].concat().into_iter().for_each(|at| free(&pool, at));
     assert!(fill(&pool, 64).is_empty());
     free(&pool, blocks.pop().unwrap());
     assert_eq!(fill(&pool, 64).len(), 1);
 }
 
-/// Of each class as many slabs stay as are needed, and one.
+/// Of each class, as many slabs stay as are needed, plus one.
 #[test]
 fn sparse_slabs_become_few() {
     let pool = pool(4 << 10, 64);
@@ -387,7 +387,7 @@ fn sparse_slabs_become_few() {
     assert_eq!(fill(&pool, 64).len() + blocks.len(), (63 - 4) * 63, "it grows again, but for the reserve");
 }
 
-/// Blocks that another thread has at hand when an evacuation begins do not come to be used because of that.
+/// Blocks in another thread's cache when an evacuation begins are not used afterwards.
 #[test]
 fn what_threads_have_at_hand_leaves_too() {
     let pool = pool(4 << 10, 64);
@@ -480,7 +480,7 @@ fn marks_are_checked() {
     expect_exactly(&pool, &BTreeMap::from([(small.bytes(), 100), (large.bytes(), 12_000)]));
 }
 
-/// A span is what its header says, and nobody else's: not of one that begins in it, in which it begins, or of a slab or a run within.
+/// A span is what its header says, and only that: not a span that begins within it or in which it begins, nor a slab or a run within.
 #[test]
 fn spans_are_checked() {
     let pool = pool(4 << 10, 32);
@@ -520,7 +520,7 @@ fn spans_are_checked() {
     assert!(pool.allocate(3000).unwrap().bytes() >= within(4) - 64, "what is free in a span is free for its blocks alone");
 }
 
-/// The blocks of a span cost one header, and are nobody's cache's; what is free again is free for all.
+/// The blocks of a span cost one header, and are in no thread's cache; once free, they are free for all.
 #[test]
 fn spans_come_and_go_as_a_whole() {
     let pool = pool(64 << 10, 64);
@@ -543,7 +543,7 @@ fn spans_come_and_go_as_a_whole() {
     assert!(with_reserve(Reserve::All, || pool.allocate((63 << 16) - LINE)).is_ok());
 }
 
-/// Where no slabs for a span are neighbours, a block takes what it would take without: a run of its own, or a share of a slab.
+/// Where no slabs for a span are neighbours, a block takes what it would take without spans: a run of its own, or a share of a slab.
 #[test]
 fn a_pool_with_single_free_slabs_has_room_for_what_needs_no_more() {
     let pool = pool(4 << 10, 32);
@@ -579,7 +579,7 @@ fn a_pool_with_single_free_slabs_has_room_for_what_needs_no_more() {
     assert_eq!((fill(&pool, 2400).len(), pool.alloc.heap.free_slabs()), (24 / 3 * 5 + 2, 2));
 }
 
-/// A run that is refused because a block lies in its middle left a claim on its beginning, and whoever went on regardless had the block's slab twice.
+/// A run that was refused because a block lay in its middle left a claim on its beginning; whoever went on regardless had the block's slab twice.
 #[test]
 fn a_run_that_is_refused_claims_nothing() {
     let pool = pool(4 << 10, 16);
@@ -619,7 +619,7 @@ fn a_run_is_untouched_once() {
     let (last, is_untouched) = untouched(&pool, (3 << 12) - 64);
     assert!(is_untouched);
 
-    // What was in use then is its owner's, and the next one's no more.
+    // A run that was in use at opening is its owner's; once freed, it is not untouched for the next owner.
     let pool = reopened(pool, Start::Unclean);
     let reach = pool.reach();
     reach.mark(last, (3 << 12) - 64).unwrap();
@@ -701,7 +701,7 @@ fn threads_share_a_pool_without_sharing_blocks() {
         workers.into_iter().map(|worker| worker.join().unwrap()).sum()
     });
     assert!(sum > 0);
-    // The threads are gone; nothing may have stayed in what they had at hand.
+    // The threads are gone; nothing may have stayed in their caches.
     pool.collect();
     assert_eq!(pool.audit(&pool.reach()).unwrap(), Usage::default());
     assert!(with_reserve(Reserve::All, || pool.allocate((slabs - 1) * (4 << 10) - LINE)).is_ok());
@@ -760,7 +760,7 @@ fn a_pinned_reader_keeps_retired_blocks_from_being_reused() {
     assert_eq!(pool.allocate(1000).unwrap(), block);
 }
 
-/// A reader who was there when the block was retired may have led another to it, who came later.
+/// A reader that was there when the block was retired may have led a later one to it.
 #[test]
 fn a_block_that_is_retired_twice_waits_for_who_came_while_it_waited() {
     let pool = pool(4 << 10, 16);
@@ -854,7 +854,7 @@ fn a_snapshot_of_a_full_pool_does_not_fit() {
     assert_eq!(fill(&pool, 4000), [blocks[3]]);
 }
 
-/// Who closes a pool waits for no reader, and what a reader may still look at is no place for the snapshot.
+/// Closing a pool waits for no reader, and the snapshot is not written where a reader may still look.
 #[test]
 fn the_snapshot_is_not_where_readers_may_be() {
     let pool = pool(4096, 64);
@@ -867,12 +867,12 @@ fn the_snapshot_is_not_where_readers_may_be() {
     let snapshot = pool.snapshot().expect("there are free slabs besides");
     assert!(pool.words(block, words).unwrap().iter().all(|word| word.get() == 7));
     drop(reader);
-    // In which the block is free, nevertheless.
+    // The block is free there nevertheless.
     let pool = reopened(pool, Start::Clean(snapshot));
     assert!(pool.alloc_words(words + 16 * 512).is_ok());
 }
 
-/// A pool that was made as small as what it holds had no room for the allocator's state, and was recovered when it was opened again, though it was closed.
+/// A pool shrunk to the size of its content had no room for the allocator's state, and was recovered when it was opened again, though it had been closed.
 #[test]
 #[cfg_attr(miri, ignore = "many blocks")]
 fn a_pool_that_is_full_of_blocks_grows_to_be_closed() {

@@ -1,5 +1,5 @@
-//! Power failures: what the device has of a pool is anything between what it was given last and what the page cache has, sector by sector; what it has of the
-//! journal ends with a whole frame, or within one.
+//! Power failures: the device's copy of a pool is anything between its last synchronised state and the page cache, sector by sector; its copy of the journal
+//! ends after a whole frame, or within one.
 
 use super::*;
 use crate::{Domain, Off, Pool, PoolOptions, Word};
@@ -13,17 +13,17 @@ fn options() -> PoolOptions {
     PoolOptions { size_max: 512 << 10, slab_size: 4096, domain: Some(Domain::Msync), ..PoolOptions::default() }
 }
 
-/// All that a line has been.
+/// Every state that a line has had.
 struct History {
     states: Vec<[u64; LINE_WORDS]>,
-    /// Which of them a fence has made durable last, and before that.
+    /// Which of them the last fence made durable, and the one before.
     fenced: [usize; 2],
 }
 
-/// The pool's file as it is before something is published; and what that is: lines, and which of their states.
+/// The pool's file before something is published; and what that is: lines, and which of their states.
 type Published = (Vec<u8>, Vec<(usize, usize)>);
 
-/// A pool with a block of lines that are stored to and fenced at random.
+/// A pool with a block of lines, to which stores and fences are made at random.
 struct World {
     directory: tempfile::TempDir,
     pool: Arc<Pool>,
@@ -76,7 +76,7 @@ impl World {
         self.pool.flush(self.words(line));
     }
 
-    /// Changes up to `most` lines side by side, flushes them and fences, or publishes some of them behind the others.
+    /// Changes up to `most` adjacent lines, flushes them and fences, or publishes some of them behind the others.
     fn change(&mut self, most: usize) {
         let (first, count) = (self.random.random_range(0..LINES), self.random.random_range(1..=most));
         let run = first..(first + count).min(LINES);
@@ -108,13 +108,13 @@ impl World {
         }
     }
 
-    /// Lets checkpoints run to their end; the device has what the pool was before.
+    /// Lets checkpoints finish; the device has the pool's former state.
     fn checkpoint(&mut self) {
         self.base = self.file("pool");
         self.journal().quiesce();
     }
 
-    /// The machine fails, within the last frame if it is torn. What is found then has to be what it may be.
+    /// The machine fails, within the last frame if it is torn. What is found then must be a permitted state.
     fn fail(&mut self, is_torn: bool) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pool");
@@ -157,7 +157,7 @@ impl World {
         check(&pool, "salvaged");
         drop(pool);
         std::fs::write(&path, sound).unwrap();
-        // Whoever recovers may fail himself.
+        // Recovery may itself be interrupted.
         let pool = Pool::open(&path, &options()).unwrap();
         check(&pool, "opened");
         drop(pool);
@@ -253,12 +253,12 @@ fn threads_that_share_frames_find_what_each_has_fenced() {
         *line = History { states: vec![std::array::from_fn(|word| last[word / 2][number])], fenced: [0; 2] };
     }
     world.journal().quiesce();
-    // Of what is written to the device meanwhile nothing is known, so the pool is taken as it is; only the journal may add to it.
+    // It is unknown what is written to the device meanwhile, so the pool is taken as it is; only the journal may add to it.
     world.base = world.file("pool");
     world.fail(false);
 }
 
-/// Who has stored to a line and gone on may flush it late, when others publish words of it: his frame may be the last that has the line.
+/// A thread may flush a line long after storing to it, while others publish words of it: its frame may be the last that has the line.
 #[test]
 fn what_is_published_is_not_undone_by_who_flushes_its_line() {
     let mut world = World::new(2);
@@ -287,7 +287,7 @@ fn what_is_published_is_not_undone_by_who_flushes_its_line() {
     }
 }
 
-/// Many threads that fence all the time do not keep one with a large fence from his turn.
+/// Many threads that fence all the time do not starve one with a large fence.
 #[test]
 fn a_large_fence_gets_its_turn() {
     let world = World::new(1);
@@ -311,7 +311,7 @@ fn a_large_fence_gets_its_turn() {
     assert!(world.journal().position().0 > 20, "a turn for each");
 }
 
-/// What a journal holds can be read by nobody who cannot read the pool, and nobody takes away one that is in use.
+/// A journal is readable only for users who can read the pool, and a journal in use is not removed.
 #[test]
 fn a_journal_is_its_pools() {
     use std::os::unix::fs::PermissionsExt;
@@ -336,7 +336,7 @@ fn a_journal_is_its_pools() {
     Pool::open(&path, &options()).expect("back where its journal is, which nobody has taken away");
 }
 
-/// A pool that the device has not taken is the end, and its journal is needed for what was acknowledged.
+/// If the device has not taken the pool, that is final, and its journal is needed for what was acknowledged.
 #[test]
 fn a_checkpoint_that_fails_retires_nothing() {
     let world = World::new(1);
@@ -361,7 +361,7 @@ fn a_checkpoint_that_fails_retires_nothing() {
     assert_eq!(pool.words(world.block, 1).unwrap()[0].get(), 1);
 }
 
-/// What a pool has grown by is there, though the device has nothing of it but the header and the file's length.
+/// What a pool has grown by exists, though the device has nothing of it but the header and the file's length.
 #[test]
 fn what_a_pool_has_grown_by_is_recovered() {
     const STEP: usize = 16 << 20;
@@ -384,7 +384,7 @@ fn what_a_pool_has_grown_by_is_recovered() {
     assert_eq!((pool.info().size, pool.words(Off::<Word>::new(STEP as u64 + 8192), 1).unwrap()[0].get()), (2 * STEP, 77));
 }
 
-/// What lies behind the journal of a pool that is in use is an error that says so, and not the end, for who accepts it.
+/// Something in the journal's place while the pool is in use is an error that says so, and not final for callers that accept it.
 #[test]
 fn a_journal_that_is_not_as_it_was_left_is_missed() {
     let world = World::new(1);
@@ -424,7 +424,7 @@ fn a_journal_that_is_not_as_it_was_left_is_missed() {
     for aside in ["pool.journal0.damaged", "pool.journal1.damaged"] {
         std::fs::remove_file(directory.path().join(aside)).unwrap();
     }
-    // One that the system does not read.
+    // One that the system cannot read.
     copy(&["pool", "pool.journal1"]);
     std::fs::create_dir(directory.path().join("pool.journal0")).unwrap();
     assert!(matches!(Pool::open(&path, &options()).err(), Some(Error::Io { action: "read the journal", .. })));
@@ -448,7 +448,7 @@ fn a_journal_that_is_not_as_it_was_left_is_missed() {
     assert_eq!(left, ["pool"], "closed, it needs none");
 }
 
-/// A frame that contradicts itself, and yet has its checksum, is somebody's work.
+/// A frame that contradicts itself, and yet has a valid checksum, is somebody's work.
 #[test]
 fn frames_are_read_up_to_what_is_none() {
     let head = Head { uuid: 1, id: 3, generation: 5, sequence: 7 };
@@ -480,7 +480,7 @@ fn frames_are_read_up_to_what_is_none() {
     assert_eq!(read(&[vec![u64::MAX], vec![1]]).0, Some(7));
 }
 
-/// A large fence turns only when the frame that others write is written, and what they have copied to the next: that is older than what it makes durable.
+/// A large fence turns only when the frame that others write is written, and the copies in the next one, too: those are older than what it makes durable.
 #[test]
 fn a_large_fence_is_not_undone_by_a_copy_from_before() {
     let mut world = World::new(1);
@@ -499,7 +499,7 @@ fn a_large_fence_is_not_undone_by_a_copy_from_before() {
         journal.changed.notify_all();
         assert_eq!(state.generation, generation, "who writes a frame counts on where the next one begins");
     });
-    // Of another thread there is a copy of a line, as long as nobody has written it.
+    // Another thread's copy of a line exists as long as nobody has written it.
     let copied: Vec<_> = std::iter::once(world.block.bytes()).chain(world.words(0).iter().map(Word::get)).collect();
     journal.state.lock().filled.extend(copied);
     (0..lines).for_each(|line| world.store(line));

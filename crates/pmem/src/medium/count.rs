@@ -1,4 +1,4 @@
-//! Counters: what an operation costs in lines, whatever the machine.
+//! Counters: what an operation costs in lines, independent of the machine, in the domain that it runs in.
 
 mod buffer;
 
@@ -13,33 +13,33 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The unit in which persistent-memory modules write internally, in bytes.
 const UNIT: usize = 256;
 
-/// Threads that count without meeting each other; more share.
+/// Number of threads that count without sharing; further threads share.
 const SHARDS: usize = 64;
 
-/// Counters of what reaches [`Hardware`](super::Hardware) that has them.
+/// Counters of what reaches a [`Hardware`](super::Hardware) that has them.
 pub struct Counters {
     shards: Box<[Mutex<Shard>]>,
     buffer: Option<Mutex<WriteBuffer>>,
 }
 
-/// What passed since the last [`Counters::reset`].
+/// Counts since the last [`Counters::reset`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Words stored, successful exchanges included.
     pub stores: u64,
-    /// Flush calls.
+    /// Flush calls by which something is written back.
     pub flushes: u64,
-    /// Lines in those calls, each as often as it was flushed.
+    /// Lines in those calls, counted each time they are flushed.
     pub lines_flushed: u64,
-    /// Fences.
+    /// Fences, including those after stores past the caches; in `Msync`, waits for the journal.
     pub fences: u64,
     /// Locked operations: exchanges, successful or not.
     pub exchanges: u64,
-    /// Different lines stored to, by whatever thread.
+    /// Different lines stored to, by any thread.
     pub lines_written: u64,
-    /// Different 256-byte units stored to, by whatever thread.
+    /// Different 256-byte units stored to, by any thread.
     pub units_written: u64,
-    /// Units of 256 bytes that the modelled device has written to its medium, those included that are still in its buffer; 0 without a model.
+    /// Units of 256 bytes that the modelled device has written to its medium, including those still in its buffer; 0 without a model.
     pub media_units: u64,
 }
 
@@ -48,17 +48,17 @@ pub struct Counts {
 struct Shard {
     counts: Counts,
     lines: HashSet<usize>,
-    /// The line stored to last: most stores go there again.
+    /// The line last stored to: most stores go there again.
     last: Option<usize>,
 }
 
 impl Counters {
-    /// Zeroes; with a device behind them that gathers lines in `buffer`, if there is one.
+    /// Zeroes; `buffer`, if there is one, models a device that gathers lines.
     pub(super) fn new(buffer: Option<WriteBuffer>) -> Self {
         Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), buffer: buffer.map(Mutex::new) }
     }
 
-    /// Lines flushed and fences so far, summed faster than all of [`Counters::totals`] are.
+    /// Lines flushed and fences so far; faster than [`Counters::totals`].
     pub fn flushed_and_fenced(&self) -> (u64, u64) {
         self.shards.iter().fold((0, 0), |(lines, fences), shard| {
             let counts = shard.lock().counts;
@@ -85,7 +85,7 @@ impl Counters {
         totals
     }
 
-    /// Starts anew from zero.
+    /// Restarts from zero.
     pub fn reset(&self) {
         for shard in &self.shards {
             *shard.lock() = Shard::default();
@@ -95,7 +95,7 @@ impl Counters {
         }
     }
 
-    /// So many words from `at` on.
+    /// `count` words were stored from `at` on.
     pub(super) fn stored(&self, at: usize, count: usize) {
         self.with_shard(|shard| (0..count).for_each(|number| shard.stored(at + number * WORD)));
     }
@@ -147,20 +147,20 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Hardware, Memory, Off, Pm};
+    use crate::{Domain, Hardware, Memory, Off, Pm};
 
     #[test]
     fn threads_are_summed_and_shared_lines_counted_once() {
         let memory = Memory::new(64 << 10).unwrap();
         // SAFETY: the memory outlives `pm`, which is dropped first.
-        let pm = unsafe { Pm::new(Hardware::page_cache().with_counters(None), memory.base(), memory.size()) };
+        let pm = unsafe { Pm::new(Hardware::new(Domain::Adr).with_counters(None), memory.base(), memory.size()) };
         let counters = pm.medium().counters().unwrap();
         let words = pm.words(Off::<u64>::new(4096), 64).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let pm = &pm;
                 scope.spawn(move || {
-                    // Lines 0 and 1 by everyone, in one unit; a line of one's own in the next.
+                    // Every thread stores to lines 0 and 1, in one unit; each to a line of its own in the next.
                     for word in [0, 8, 32 + thread * 8] {
                         pm.store(&words[word], 7, Ordering::Relaxed);
                     }

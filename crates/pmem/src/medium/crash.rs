@@ -9,41 +9,41 @@
 //!   exchange  as fence, even if it fails; then stores. Its own store is not durable
 //! ```
 //!
-//! A crash keeps of every line some prefix of its log. So the images of one moment are as many as the product of (stores in the log + 1) over the lines.
+//! A crash keeps some prefix of the log of every line. So the number of images of one moment is the product of (stores in the log + 1) over the lines.
 //!
-//! *Sets.* A relaxed store claims no order, and the compiler gives it none: between two flushes, fences or exchanges of a thread its relaxed stores may reach
-//! memory before any other of its stores to other words, and in any order among themselves, as a copy of many bytes may
-//! ([`Pm::fill`](crate::Pm::fill)). An ordered store comes after all before it. So of the relaxed stores that the crash cuts into any subset may be there, and
-//! a line's images are the sets of stores that contain with a store whatever it comes after (`states.rs`); of lines without such stores, its prefixes.
+//! *Sets.* A relaxed store claims no order, and the compiler gives it none: between two flushes, fences or exchanges of a thread, its relaxed stores may reach
+//! memory before any other of its stores to other words, and in any order among themselves, as in a copy of many bytes ([`Pm::fill`](crate::Pm::fill)). An
+//! ordered store comes after all before it. So any subset of the relaxed stores that the crash cuts into may be there. A line's images are the sets of stores
+//! that contain, with a store, whatever it comes after (`states.rs`); for lines without such stores, its prefixes.
 //!
 //! *Streams* go past the caches ([`Medium::stream`]): each word is there or not, whatever else was stored before or after, and however much it was flushed,
-//! until a fence or an exchange of the thread, which makes all of them durable. They are lost where caches are durable, too. Where the kernel writes pages back
+//! until a fence or an exchange of the thread, which makes all of them durable. They are lost even where caches are durable. Where the kernel writes pages back
 //! ([`Domain::Msync`](crate::Domain::Msync)) nothing goes past the caches: there they are relaxed stores ([`CrashOptions::awaits_device`]).
 //!
 //! *A cache in the persistence domain* ([`CrashOptions::stores_are_durable`]): a store is durable at once, and a flush means nothing. So there is one image per
-//! moment, but for relaxed stores, which are in the balance until the thread's next ordered store, fence or exchange.
+//! moment, except for relaxed stores, which are undecided until the thread's next ordered store, fence or exchange.
 //!
 //! **Crash points** are the moments just before a fence or exchange that makes something durable, and the end of an operation. Between two such moments the set
-//! of images only grows and what is promised only becomes stricter, so nothing is missed by not looking in between (one thread; of several threads the same
-//! holds for one schedule). Where stores are durable at once every ordered store is such a moment.
+//! of images only grows and the promises only become stricter, so looking in between would find nothing more (for one thread; for several, the same holds for
+//! one schedule). Where stores are durable at once every ordered store is such a moment.
 //!
 //! **Lives.** At a crash point the observer is called, *inside* the fence of the suspended operation, once for each image. The image lies in the memory itself;
 //! the observer starts a new [`Life`] on it: opens a pool over the same memory, recovers, looks around, changes what it likes. When that life is dropped, all
-//! of it is undone from its log; the next image follows; at last the suspended operation goes on as if nothing had been. A life has crash points of its own, so
-//! a recovery can be crashed too, to any depth. Consecutive images differ by one store (reflected Gray code), so an image costs one store to make.
+//! of it is undone from its log; the next image follows; finally the suspended operation goes on as if nothing had happened. A life has crash points of its
+//! own, so a recovery can be crashed too, to any depth. Consecutive images differ by one store (reflected Gray code), so making an image costs one store.
 //!
-//! **Undecided images.** Of a crash point that has too many images, one can be shown that is decided only as far as it is read, as often as there are ways to
-//! read it (`lazy.rs`, [`CrashOptions::lazy_runs_max`]).
+//! **Undecided images.** For a crash point with too many images, an image can be shown that is decided only as far as it is read, once for each way to read it
+//! (`lazy.rs`, [`CrashOptions::lazy_runs_max`]).
 //!
 //! **Blocks that nobody can reach.** A block that was allocated and is not linked yet ([`Medium::allocated`], [`Medium::released`]) is reached by no recovery
-//! unless a link to it is already in the image. So images that differ only there are equal to whoever recovers them, and of all states of such blocks only
-//! {all, none, some random ones} are shown, *unless* the observer answers that it reached one ([`Seen::reached_hidden`]): then, for that state of everything
-//! else, they are enumerated in full. What this could miss is a recovery that depends on unreachable bytes in some states of them and neither in none, all nor
-//! the random ones; [`CrashOptions::hidden_in_full`] turns the shortcut off, and a test compares both.
+//! unless a link to it is already in the image. So images that differ only there are equal to any recovery, and of all states of such blocks only {all, none,
+//! some random ones} are shown, *unless* the observer answers that it reached one ([`Seen::reached_hidden`]): then, for that state of everything else, they are
+//! enumerated in full. This could miss a recovery that depends on unreachable bytes in some states of them, but in neither none, all nor the random ones;
+//! [`CrashOptions::hidden_in_full`] turns the shortcut off, and a test compares both.
 //!
-//! Lives, not threads, own this state, but flush sets are kept by thread, so that several threads under a scheduler fit in. Observers run under the life's
-//! lock. What a scheduler holds back in store buffers ([`crate::schedule`]) has not reached the medium: it is in no image, whatever the domain. A fence waits
-//! in the buffer of its thread, so the crash point before it is the moment when it leaves; an exchange finds the buffer of its thread empty.
+//! Lives, not threads, own this state, but flush sets are kept by thread, so that several threads under a scheduler are supported. Observers run under the
+//! life's lock. What a scheduler holds back in store buffers ([`crate::schedule`]) has not reached the medium: it is in no image, whatever the domain. A fence
+//! waits in the buffer of its thread, so the crash point before it is the moment when it leaves; an exchange finds the buffer of its thread empty.
 
 mod debt;
 mod dependence;
@@ -75,34 +75,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct CrashOptions {
     /// Whether the cache is in the persistence domain: a store is durable at once, and flushes mean nothing. Default no.
     pub stores_are_durable: bool,
-    /// Show every image of a crash point that has at most so many, and samples of one that has more. Default 4096.
+    /// Show every image of a crash point that has at most this many, and samples of one that has more. Default 4096.
     pub images_max: u64,
-    /// Number of random images in a sample, besides none, all, each line alone, all but one line. Default 32.
+    /// Number of random images in a sample, besides none, all, each line alone, and all but one line. Default 32.
     pub sample_count: u32,
-    /// Leave undecided what an image of a crash point with more images than that holds, and show it once for each way in which the observer reads it, if that
-    /// takes at most so many runs. Only in builds with debug assertions ([`IS_BUILT_IN`](crate::schedule::IS_BUILT_IN)), and for observers that recover in
-    /// their own thread. Default 0: never.
+    /// For a crash point with more images than that, leave the content of an image undecided, and show it once for each way in which the observer reads it, if
+    /// that takes at most this many runs. Only in builds with debug assertions ([`IS_BUILT_IN`](crate::schedule::IS_BUILT_IN)), and for observers that recover
+    /// in their own thread. Default 0: never.
     pub lazy_runs_max: u64,
-    /// Show all states of unreachable blocks too. Default no; see the module documentation.
+    /// Show all states of unreachable blocks, too. Default no; see the module documentation.
     pub hidden_in_full: bool,
     /// Seed of every random choice. Default 0.
     pub seed: u64,
     /// A life with more stores than this panics: it would never end. Default 1 M.
     pub stores_max: u64,
-    /// A defect, planted in operations and recoveries alike. Default none.
+    /// A defect planted in operations and recoveries alike. Default none.
     pub fault: Option<Fault>,
     /// Whether the medium is one of [`Domain::Msync`](crate::Domain::Msync): what is streamed goes into the caches and needs a flush, and what is published
     /// ([`Medium::publish`]) is held back until it is durable. Default no.
     pub awaits_device: bool,
-    /// Whether flushes do nothing, as would be right where stores are durable at once. Default no.
+    /// Whether flushes do nothing, as is correct where stores are durable at once. Default no.
     pub drops_flushes: bool,
-    /// Where to note the sites come by. Default nowhere.
+    /// Where to record the sites that are reached. Default nowhere.
     pub profile: Option<Arc<Profile>>,
     /// Where to count how crash points were shown. Default nowhere.
     pub points: Option<Arc<Points>>,
-    /// Where to tell what is done. Default nowhere.
+    /// Where to record what is done. Default nowhere.
     pub trace: Option<Arc<Trace>>,
-    /// Take the words of a line to be independent of each other but for these dependences, and note those that show ([`Seen::is_broken`]). Default no.
+    /// Assume that the words of a line are independent of each other except for these dependences, and record those that show ([`Seen::is_broken`]). Default
+    /// no.
     pub dependences: Option<Arc<Dependences>>,
 }
 
@@ -164,21 +165,21 @@ type Observer = Box<dyn FnMut(&Image<'_>) -> Seen + Send>;
 struct State {
     options: CrashOptions,
     stage: Stage,
-    /// Hash of the whole memory: the sum of the hashes of its words, so that a store changes it in O(1).
+    /// Hash of the whole memory: the sum of the hashes of its words, so a store changes it in O(1).
     hash: u64,
     counts: Done,
     /// The counts when the operation under way began.
     begun: Done,
     /// Number of crash points so far.
     points: u64,
-    /// Every change of this life, in order: (number of the word, what it held).
+    /// Every change of this life, in order: (number of the word, its former value).
     undo: Vec<(u32, u64)>,
     log: Log,
     /// Blocks handed out and not linked: (offset, length).
     hidden: Vec<(usize, usize)>,
     observer: Option<Observer>,
     images: images::Buffers,
-    /// Who decides what is read of the image that the life began with.
+    /// Decides what is read of the image with which the life began.
     lazy: Option<Arc<lazy::Lazy>>,
 }
 
@@ -188,9 +189,9 @@ enum Stage {
     Ground,
     /// Stores are logged.
     Watched,
-    /// Stores are undone at the end of the life, but the life has no crash points any more.
+    /// Stores are undone at the end of the life, but it has no more crash points.
     Unwatched,
-    /// The life is over; a store is a bug of whoever makes it.
+    /// The life is over; a store is a bug of its caller.
     Over,
 }
 
@@ -248,7 +249,7 @@ impl State {
         }
     }
 
-    /// Tells what is done, if that is wanted.
+    /// Records what is done, if that is wanted.
     #[inline]
     fn tell(&self, place: &'static Location<'static>, verb: Verb, deed: impl FnOnce(Site, Option<Act>) -> Deed) {
         if let Some(trace) = &self.options.trace {
@@ -262,7 +263,7 @@ impl State {
     }
 }
 
-/// The hash of a memory in which word number `word` changed from `old` to `new`.
+/// The change of the memory's hash when word number `word` changes from `old` to `new`.
 #[inline]
 fn rehash(hash: u64, word: usize, old: u64, new: u64) -> u64 {
     hash.wrapping_sub(word_hash(word, old)).wrapping_add(word_hash(word, new))
@@ -281,7 +282,7 @@ fn word_hash(word: usize, value: u64) -> u64 {
 }
 
 impl Crash {
-    /// The ground: a medium over `memory` on which everything is durable at once and nothing is watched. Build what lives start from here.
+    /// The ground: a medium over `memory` on which everything is durable at once and nothing is watched. Build here what lives start from.
     pub fn new(memory: &Arc<Memory>) -> Self {
         let words = memory.words();
         assert!(words.len() <= u32::MAX as usize, "the checker is for small memory");
@@ -295,7 +296,7 @@ impl Crash {
         self.level.state.lock().options.stores_are_durable
     }
 
-    /// Starts a life on what the memory holds now. The level below must rest until the life is dropped.
+    /// Starts a life on the current content of the memory. The level below must rest until the life is dropped.
     pub fn live(&self, options: CrashOptions) -> Life {
         let (hash, lazy) = {
             let state = self.level.state.lock();
@@ -309,7 +310,7 @@ impl Crash {
         self.level.state.lock().counts
     }
 
-    /// Hash of the memory, and of what of it is undecided.
+    /// Hash of the memory, and of its undecided part.
     pub fn hash(&self) -> u64 {
         let state = self.level.state.lock();
         lazy::Lazy::hash_with(state.lazy.as_ref(), state.hash)
@@ -361,7 +362,7 @@ impl Level {
 }
 
 impl Crash {
-    /// Tells this medium from others.
+    /// Distinguishes this medium from others.
     fn id(&self) -> u64 {
         Arc::as_ptr(&self.level).addr() as u64
     }
@@ -388,7 +389,7 @@ impl Crash {
     }
 }
 
-/// From the moment a pool is opened to a crash. All that happened in it is undone when it is dropped.
+/// The time from opening a pool to a crash. When it is dropped, everything that happened in it is undone.
 ///
 /// Pools on its medium must be dropped before it.
 pub struct Life {
@@ -406,12 +407,12 @@ impl Life {
         self.crash.level.state.lock().observer = Some(Box::new(observer));
     }
 
-    /// No crash points from now on, until the next [`Life::observe`]; stores are logged still.
+    /// No crash points until the next [`Life::observe`]; stores are still logged.
     pub fn look_away(&self) {
         self.crash.level.state.lock().observer = None;
     }
 
-    /// No crash points any more in this life, which makes its stores cheaper.
+    /// No more crash points in this life, which makes its stores cheaper.
     pub fn unwatch(&self) {
         let mut state = self.crash.level.state.lock();
         state.observer = None;
@@ -470,7 +471,7 @@ impl Drop for Life {
 }
 
 impl State {
-    /// Takes the state of an ended life, leaving one that refuses stores.
+    /// Takes the state of an ended life and leaves one that refuses stores.
     fn take(state: &mut State) -> State {
         std::mem::replace(state, State::new(0, Stage::Over))
     }
@@ -540,7 +541,7 @@ impl Medium for Crash {
         let (first, count) = match () {
             () if planted(Act::Drop) => (first, 0),
             () if planted(Act::Short) => (first, count - 1),
-            // The lines behind, or before, where there are none behind.
+            // The lines behind, or before, if there are none behind.
             () if planted(Act::Neighbour) && first + count < state.log.line_count() => (first + 1, count),
             () if planted(Act::Neighbour) => (first - 1, count),
             () => (first, count),
@@ -549,7 +550,7 @@ impl Medium for Crash {
         if schedule::with_buffer(|_| ()).is_none() {
             return state.log.flush(first, count, place, by);
         }
-        // What a buffer does not have to wait for, it executes at once, and that takes the lock.
+        // What need not wait in a buffer is executed at once, and that takes the lock.
         drop(state);
         schedule::with_buffer(|buffer| {
             for line in first..first + count {
@@ -572,7 +573,7 @@ impl Medium for Crash {
         }
     }
 
-    /// What a device gets as a whole is here durable store by store, and what it gets with that is durable before: more is left of it then.
+    /// What a device gets as a whole becomes durable here store by store, and what it gets with that becomes durable before: that leaves more images.
     #[track_caller]
     fn publish(&self, fence: impl Fn(), act: impl FnOnce()) {
         fence();
@@ -590,7 +591,7 @@ impl Medium for Crash {
             self.level.state.lock().log.flush(at / LINE, 1, place, by);
             self.fence_now(place, by);
         }
-        // Others may look before the caller goes on.
+        // Other threads may look before the caller goes on.
         schedule::before(Step::Fence);
     }
 

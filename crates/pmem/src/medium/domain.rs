@@ -1,15 +1,15 @@
-//! The persistence domain: from which point on a store survives, and how the machine at hand is found to have one.
+//! The persistence domain: the point from which a store survives, and how the domain of the machine is determined.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// From which point on a store survives, and what it survives.
+/// The point from which a store survives, and what it survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Domain {
     /// Memory controllers are in the domain, caches are not: persistent memory on a DAX mapping. Lines are written back and fenced.
     Adr,
-    /// Caches are in the domain too (eADR, or CXL with a global persistent flush). Only a fence is needed; large blocks are written back to spare the caches.
+    /// Caches are in the domain, too (eADR, or CXL with a global persistent flush). Only a fence is needed; large blocks are written back to spare the caches.
     Eadr,
     /// The operating system's page cache: a tmpfs or an ordinary file. Nothing to flush.
     PageCache,
@@ -21,7 +21,7 @@ impl Domain {
     /// Every domain.
     pub const ALL: [Self; 4] = [Self::Adr, Self::Eadr, Self::PageCache, Self::Msync];
 
-    /// The name by which options choose it.
+    /// The name used in options.
     pub fn name(self) -> &'static str {
         match self {
             Self::Adr => "adr",
@@ -46,7 +46,7 @@ impl Domain {
         self != Self::PageCache
     }
 
-    /// Whether a fence waits for a device, a hundred microseconds or more, and not just for memory: then many writes had better share one.
+    /// Whether a fence waits for a device, a hundred microseconds or more, and not just for memory: then many writes should share one.
     pub fn awaits_device(self) -> bool {
         self == Self::Msync
     }
@@ -90,7 +90,7 @@ impl Sysfs<'_> {
 
     /// The domain of a file on `device` that was mapped with `MAP_SYNC`.
     ///
-    /// Unless every region that may lie under the file says that caches are in the domain, they are taken not to be: flushing too much is only slow.
+    /// Unless every region that may lie under the file declares that caches are in the domain, they are assumed not to be: flushing too much is only slow.
     pub(crate) fn domain(&self, device: u64) -> Domain {
         let regions = self.regions(device);
         let in_cache = |region: &PathBuf| read(&region.join("persistence_domain")).is_some_and(|domain| domain == "cpu_cache");
@@ -118,7 +118,7 @@ impl Sysfs<'_> {
         modules.iter().filter_map(count).reduce(u64::wrapping_add)
     }
 
-    /// The regions of persistent memory under a block device: the one among its ancestors, or, for a device that is made of others, all there are.
+    /// The regions of persistent memory under a block device: the one among its ancestors, or, for a device composed of others, all that exist.
     fn regions(&self, device: u64) -> Vec<PathBuf> {
         let link = self.root.join(format!("dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device)));
         let own = std::fs::canonicalize(link).ok();
@@ -131,7 +131,7 @@ impl Sysfs<'_> {
     }
 }
 
-/// A number that changes when the machine restarts; 0 if it cannot be told.
+/// A number that changes when the machine restarts; 0 if it is unknown.
 pub(crate) fn boot_id() -> u64 {
     let id = read(Path::new("/proc/sys/kernel/random/boot_id")).unwrap_or_default().replace('-', "");
     u128::from_str_radix(&id, 16).map_or(0, |id| (id >> 64) as u64 ^ id as u64)
@@ -171,7 +171,7 @@ mod tests {
             let dir = sysfs(text);
             let sysfs = Sysfs { root: dir.path() };
             assert_eq!(sysfs.domain(rustix::fs::makedev(259, 0)), domain);
-            // A device made of others, such as a striped one: all regions are asked.
+            // For a device composed of others, such as a striped one, all regions are asked.
             assert_eq!(sysfs.domain(rustix::fs::makedev(253, 7)), domain);
         }
         let nothing = tempfile::tempdir().unwrap();

@@ -9,7 +9,8 @@
 //!
 //! In `Msync` what is published ([`Medium::publish`]) is stored when the journal has it.
 //!
-//! Counters of what passes are data, too: where there are some, each step takes the way, out of line, that it takes in `Msync`.
+//! Counters of what passes are data, too: where there are some, each step takes the way, out of line, that it takes in `Msync`. They count what the domain asks
+//! for: a flush that does nothing is none, nor is a fence that only the compiler sees.
 
 use super::holding::{self, Holding};
 use super::latency::Latency;
@@ -164,7 +165,8 @@ impl Hardware {
 
     #[cold]
     fn flush_slowly(&self, lines: Lines<'_>) {
-        if let Some(counters) = &self.counters {
+        let is_kept = self.domain == Domain::PageCache || self.domain == Domain::Eadr && lines.count() <= Self::EADR_LINES_KEPT;
+        if let Some(counters) = self.counters.as_ref().filter(|_| !is_kept) {
             counters.flushed(&lines);
         }
         match self.domain {
@@ -187,12 +189,18 @@ impl Hardware {
 
     #[cold]
     fn fence_slowly(&self) {
-        if let Some(counters) = &self.counters {
-            counters.fenced();
+        if self.domain != Domain::PageCache {
+            self.count_fence();
         }
         match self.domain {
             Domain::Msync => self.wait(),
             domain => self.fence_as(domain.into()),
+        }
+    }
+
+    fn count_fence(&self) {
+        if let Some(counters) = &self.counters {
+            counters.fenced();
         }
     }
 
@@ -285,6 +293,7 @@ impl Medium for Hardware {
                 // SAFETY: nothing happens in between but that bytes are made words, and the fence follows.
                 stores.for_each(|(word, value)| unsafe { stream(word, value) });
                 store_fence();
+                self.count_fence();
             }
             Domain::PageCache | Domain::Msync => stores.for_each(|(word, value)| word.store(value, Ordering::Relaxed)),
         }
@@ -326,9 +335,7 @@ impl Medium for Hardware {
         let holding = Holding::begin(self.id);
         act();
         let held = holding.end();
-        if let Some(counters) = &self.counters {
-            counters.fenced();
-        }
+        self.count_fence();
         self.synchronise(&held);
     }
 
@@ -452,6 +459,25 @@ mod tests {
             if domain != Domain::Msync {
                 assert_eq!(pm.medium().failure(), None);
             }
+        }
+    }
+
+    /// Flushes and fences were counted that do nothing, and the fence behind stores past the caches was not.
+    #[test]
+    fn what_is_counted_is_what_the_domain_asks_for() {
+        for (domain, flushes, fences) in [(Domain::Adr, [1, 1], 2), (Domain::Eadr, [0, 1], 2), (Domain::PageCache, [0, 0], 0), (Domain::Msync, [1, 1], 1)] {
+            let memory = Memory::new(64 << 10).unwrap();
+            // SAFETY: the memory outlives `pm`, which is dropped first, at the end of the iteration.
+            let pm = unsafe { Pm::new(Hardware::new(domain).with_counters(None), memory.base(), memory.size()) };
+            let counts = || pm.medium().counters().unwrap().totals();
+            let words = pm.words(crate::Off::<u64>::new(4096), 5 * LINE / 8).unwrap();
+            pm.stream(words, &[7; 5 * LINE]);
+            pm.flush(&words[..4 * LINE / 8]);
+            assert_eq!((counts().flushes, counts().lines_flushed), (flushes[0], 4 * flushes[0]), "{domain}");
+            pm.flush(words);
+            assert_eq!((counts().flushes, counts().lines_flushed), (flushes[0] + flushes[1], 4 * flushes[0] + 5 * flushes[1]), "{domain}");
+            pm.fence();
+            assert_eq!((counts().fences, counts().stores), (fences, 5 * LINE as u64 / 8), "{domain}");
         }
     }
 

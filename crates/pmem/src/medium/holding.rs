@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 thread_local! {
-    /// The medium to which this thread's stores are held back; 0 if none.
+    /// The id of the medium whose stores this thread holds back; 0 if none.
     static HOLDING: Cell<u64> = const { Cell::new(0) };
     /// What is held back: where, and what.
     static HELD: RefCell<Vec<(usize, u64)>> = const { RefCell::new(Vec::new()) };
@@ -13,13 +13,13 @@ thread_local! {
 pub(super) struct Holding;
 
 impl Holding {
-    /// From now on, those to the medium of this id, which is not 0.
+    /// Begins to hold back stores to the medium with this id, which is not 0.
     pub(super) fn begin(id: u64) -> Self {
         assert!(HOLDING.replace(id) == 0, "what is published publishes");
         Self
     }
 
-    /// What was held back: where in the pool, in bytes, and what.
+    /// What was held back: where in the pool, in bytes, and the value.
     pub(super) fn end(self) -> Vec<(usize, u64)> {
         HELD.take()
     }
@@ -32,7 +32,7 @@ impl Drop for Holding {
     }
 }
 
-/// Whether this thread holds its stores to that medium back.
+/// Whether this thread holds back its stores to that medium.
 #[inline(always)]
 pub(super) fn is_held_back(id: u64) -> bool {
     HOLDING.get() == id

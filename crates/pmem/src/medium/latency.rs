@@ -1,11 +1,11 @@
 //! Emulated write latency: what the papers' machines would have taken.
 //!
-//! The papers emulate slow persistent memory by a delay after every line that is written back. So does [`Hardware`](super::Hardware) if it is asked to. What a
-//! thread has flushed it owes the delay for, and pays at its next fence, when the write-backs themselves are over (they go on while other instructions run, and
-//! a delay beside them would hide in them). So n lines that share a fence take n delays, and what the write-backs take, in full: two latencies differ by their
-//! delays alone, but any latency and none by 100 to 140 ns a fence besides, which write-backs otherwise take beside the instructions that follow. Reads are not
-//! slowed. It is data, like the domain, so that the indexes need not be compiled once more for it; who asks for none pays for one comparison in each flush and
-//! each fence, beside which these take hundreds of times as long.
+//! The papers emulate slow persistent memory by a delay after every line that is written back. So does [`Hardware`](super::Hardware) on request. For lines that
+//! it has flushed, a thread owes the delay and pays it at its next fence, when the write-backs themselves are over (they proceed while other instructions run,
+//! and a concurrent delay would be hidden in them). So n lines that share a fence take n delays plus the full time of the write-backs. Two latencies therefore
+//! differ by their delays alone. But any latency takes 100 to 140 ns a fence more than none, because otherwise write-backs overlap with the instructions that
+//! follow. Reads are not slowed. Latency is data, like the domain, so the indexes need not be compiled again for it; without it, each flush and each fence pays
+//! for one comparison, and takes hundreds of times as long as that.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -19,12 +19,12 @@ pub(super) struct Latency {
 }
 
 impl Latency {
-    /// So many nanoseconds per line.
+    /// This many nanoseconds per line.
     pub(super) fn new(nanoseconds_per_line: u64) -> Self {
         Self { ticks_per_line: (nanoseconds_per_line as f64 * ticks_per_nanosecond()) as u64 }
     }
 
-    /// So many lines are being written back.
+    /// `lines` lines are being written back.
     #[inline(always)]
     pub(super) fn owe(self, line_count: usize) {
         if self.ticks_per_line > 0 {
@@ -32,7 +32,7 @@ impl Latency {
         }
     }
 
-    /// Waits for the write-backs under way, and then as long as is owed for them.
+    /// Waits for the write-backs under way, and then for the delay owed for them.
     #[inline(always)]
     pub(super) fn pay(self) {
         if self.ticks_per_line > 0 {
@@ -50,7 +50,7 @@ thread_local! {
     static OWED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Waits until all that comes before is done. A fence for stores would not do: the counter is read when the processor gets to it, not in its turn.
+/// Waits until everything before is done. A fence for stores would not suffice: the counter is read when the processor gets to it, not in program order.
 #[inline(always)]
 fn complete() {
     #[cfg(not(miri))]
@@ -61,7 +61,7 @@ fn complete() {
     }
 }
 
-/// The time-stamp counter: a read takes some ten nanoseconds, fewer than a clock call.
+/// The time-stamp counter: reading it takes some ten nanoseconds, less than a clock call.
 #[cfg(not(miri))]
 #[inline(always)]
 fn ticks() -> u64 {
@@ -93,7 +93,7 @@ mod tests {
     use crate::{Domain, Hardware, Memory, Off, Pm};
     use std::sync::atomic::Ordering::Relaxed;
 
-    /// The least time of several rounds in which a line is written and written back a thousand times.
+    /// The minimum time of several rounds in which a line is written and written back a thousand times.
     fn least_time(nanoseconds_per_line: u64) -> Duration {
         const LINES: usize = 1000;
         let memory = Memory::new(128 << 10).unwrap();
@@ -111,7 +111,7 @@ mod tests {
         (0..30).map(|_| round()).min().expect("there are rounds")
     }
 
-    /// The clock that calibrates is the clock that checks, and a busy machine makes everything longer, nothing shorter: of thirty rounds one is not disturbed.
+    /// The clock that calibrates is the clock that checks, and a busy machine makes everything longer, nothing shorter: one of thirty rounds is undisturbed.
     #[test]
     fn every_line_takes_its_time_and_the_delay_besides() {
         let (without, with) = (least_time(0), least_time(600));

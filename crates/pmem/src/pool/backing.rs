@@ -1,4 +1,4 @@
-//! What a pool lies in: a locked file, mapped; or memory.
+//! The memory of a pool: a locked and mapped file, or memory of the process.
 
 use super::header::{self, Header};
 use super::{Mode, PoolOptions, check_options};
@@ -13,18 +13,18 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// The first size of a pool, and its smallest step, in bytes. The largest, too, where huge pages are asked for, unless a larger block is wanted: to clear one
-/// takes 0.1 ms, or 2 to 5 where a virtual machine gets its memory from its host only when it touches it, and everyone who needs space waits meanwhile.
+/// The first size of a pool, and its smallest step, in bytes. Also the largest step where huge pages are asked for, unless a larger block is wanted: clearing
+/// one takes 0.1 ms, or 2 to 5 where a virtual machine gets memory from its host on first touch, and everyone who needs space waits meanwhile.
 const STEP_MIN: usize = 16 << 20;
-/// The largest step of growth unless a larger block is wanted, in bytes. Space of a tmpfs without huge pages takes a microsecond per page to allocate.
+/// The largest step of growth in bytes, unless a larger block is wanted. Space of a tmpfs without huge pages takes a microsecond per page to allocate.
 const STEP_MAX: usize = 64 << 20;
 
-/// By how many bytes a pool of `size` grows; one that was made as small as what it holds, by less.
+/// By how many bytes a pool of `size` grows; a pool shrunk to its content grows by less.
 pub(super) fn step_of(size: usize, is_cut: bool) -> usize {
     if is_cut { (size / 16).min(STEP_MAX) } else { size.clamp(STEP_MIN, STEP_MAX) }
 }
 
-/// How often the kernel's list of locks is read before a lock is taken for nobody's.
+/// How often the kernel's list of locks is read before a lock is assumed to have no owner.
 const LOOKS_AT_LOCKS: usize = 8;
 
 /// The memory of a pool.
@@ -62,7 +62,7 @@ impl Backing {
         }
     }
 
-    /// Bytes that are there, and within reach: the file of a pool that is only looked at may have grown since it was mapped.
+    /// Bytes that exist and are within reach: the file of a pool that is only looked at may have grown since it was mapped.
     pub(super) fn length(&self) -> Result<u64, Error> {
         let length = match self {
             Self::Memory(_) => return Ok(self.size_max() as u64),
@@ -71,7 +71,7 @@ impl Backing {
         Ok(length.min(self.size_max() as u64))
     }
 
-    /// Bytes that the file system has for whoever may not use what it keeps for its owner; as many as can be where there is none, or it does not say.
+    /// Bytes that the file system has for users who may not use its reserve; the maximum where there is no file system, or it does not say.
     pub(super) fn available(&self) -> usize {
         let Self::File(mapping) = self else { return usize::MAX };
         map::available(mapping.file()).map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
@@ -85,7 +85,7 @@ impl Backing {
         }
     }
 
-    /// Gives a pool of `size` bytes space for `wanted` more at least, in whole slabs; its new size. As much as is sensible is taken: `step` bytes if there is
+    /// Makes room for at least `wanted` more bytes, in whole slabs, after `size`; returns the new size. It takes a sensible amount: `step` bytes if there is
     /// room for them, and as little as possible if space is scarce.
     pub(super) fn make_room(&self, size: usize, wanted: usize, step: usize, slab_size: usize, size_max: usize) -> Result<usize, Error> {
         let no_space = || Error::NoSpace { wanted, size, size_max };
@@ -107,27 +107,26 @@ impl Backing {
         }
     }
 
-    /// Fills the holes that copying a file may have left in the header and in slabs in use: a store to one would need space, and a full disk would end the
-    /// process. Whether other slabs may have holes: those that were given back to the file system have.
+    /// Fills the holes that copying a file may have left in the header and in slabs in use: a store to a hole would need space, and a full disk would end the
+    /// process. Returns whether other slabs may have holes: those that were given back to the file system do.
     ///
-    /// A slab is in use if it begins like one. Some of them are not, after a crash, or because what somebody has stored looks like a header: then what was
-    /// given back takes space again, and nothing else comes of it.
+    /// A slab is in use if it begins like one. Some of these are not in use, after a crash, or because stored data looks like a header: then space that was
+    /// given back is taken again, which has no other effect.
     pub(super) fn fill_holes(&self, size: usize, slab_size: usize) -> Result<bool, Error> {
         let Self::File(mapping) = self else { return Ok(false) };
         let metadata = mapping.file().metadata().map_err(|error| mapping.error("look at", error))?;
         let allocated = metadata.blocks().saturating_mul(512);
-        // Of the whole file: what lies behind the pool may have space that a hole in it has not. So may what lies behind the file, or tells where its blocks
-        // are; holes that this hides are few, or there would be less than the file takes. So they are filled, whatever they are, if that can be done.
-        // As many as that are there where nothing was ever given back, the usual case, in which nobody is to go through all of a large file.
+        // The count is of the whole file: space behind the pool may make up for a hole in the pool. So may space behind the end of the file, or for metadata
+        // about its blocks; such hidden holes are few, or the file would take less space. So they are all filled, if that is possible. Where nothing was ever
+        // given back, the usual case, the file has at least that much space, and nobody has to read all of a large file.
         let whole = metadata.len().next_multiple_of(crate::map::PAGE as u64);
         if allocated == whole || allocated >= metadata.len() && self.fill_all_holes(size)? {
             return Ok(false);
         }
-        // Where what is to have space begins, as far as is known, and where it ends: a span that is no more, whose header is still there, does not hide what
-        // begins in it.
+        // Bounds of the part that needs space, as far as known: a span that no longer exists but whose header does must not hide what begins within it.
         let (mut from, mut end) = (0, slab_size);
         for at in (slab_size..size).step_by(slab_size) {
-            // Not through the mapping: to look at a hole there may take space.
+            // Not through the mapping: reading a hole there may take space.
             let mut first = [0; HEADER_BYTES];
             mapping.file().read_exact_at(&mut first, at as u64).map_err(|error| mapping.error("read", error))?;
             match u32::try_from(at / slab_size).ok().and_then(|slab| extent_of(slab, &first, slab_size)) {
@@ -143,7 +142,7 @@ impl Backing {
         Ok(true)
     }
 
-    /// Fills the holes in the first `size` bytes; whether there was space for them. Of what has space that nothing was written to yet, nothing changes.
+    /// Fills the holes in the first `size` bytes; returns whether there was space. Allocated but unwritten space does not change.
     fn fill_all_holes(&self, size: usize) -> Result<bool, Error> {
         let Self::File(mapping) = self else { return Ok(true) };
         let mut at = 0;
@@ -157,7 +156,7 @@ impl Backing {
         Ok(true)
     }
 
-    /// Gives the bytes `from..to` space on the file system, if they have none.
+    /// Allocates space on the file system for the bytes `from..to`, if they have none.
     pub(super) fn allocate(&self, from: usize, to: usize) -> Result<(), Error> {
         match self {
             Self::File(mapping) if from < to => match map::allocate(mapping.file(), from, to) {
@@ -177,7 +176,7 @@ impl Backing {
         populated.map_err(|source| Error::Io { action: "find memory for", path: self.path().to_owned(), source })
     }
 
-    /// Gives the space of the bytes `from..to` back to the file system; whether that is possible.
+    /// Gives the space of the bytes `from..to` back to the file system; returns whether that is possible.
     pub(super) fn punch(&self, from: usize, to: usize) -> Result<bool, Error> {
         match self {
             Self::Memory(_) => Ok(false),
@@ -185,8 +184,8 @@ impl Backing {
         }
     }
 
-    /// Cuts off what lies behind a pool of `size` bytes. Only while nobody looks at anything there: it is not there any more. If it cannot be done, it is left
-    /// to whoever opens the pool next.
+    /// Cuts off the file behind a pool of `size` bytes. Only while nobody looks at anything there: it is gone afterwards. On failure, it is left to the next
+    /// opening.
     pub(super) fn trim(&self, size: usize) {
         if let Self::File(mapping) = self
             && self.length().is_ok_and(|length| length > size as u64)
@@ -195,7 +194,7 @@ impl Backing {
         }
     }
 
-    /// Makes a file, in which a pool was to be, one that can hold a pool, and has no journal. If it cannot be done, what is there is that pool.
+    /// After a failed creation, makes the file one in which a pool can be created, without a journal. On failure, the file contains that pool.
     pub(super) fn abandon(&self) {
         if let Self::File(mapping) = self
             && mapping.file().set_len(0).is_ok()
@@ -204,7 +203,7 @@ impl Backing {
         }
     }
 
-    /// Whether no device has any of it: then nothing is left of it that says something else than what is there.
+    /// Whether no device has any of it: then no stale version of it exists.
     pub(super) fn is_in_memory(&self) -> bool {
         match self {
             Self::Memory(_) => true,
@@ -212,12 +211,12 @@ impl Backing {
         }
     }
 
-    /// A creation that did not finish has stored nothing after the header, so whoever has is somebody else: an image of a disk may well begin with zeroes.
+    /// A creation that did not finish has stored nothing after the header, so if there is something, it is foreign: a disk image may well begin with zeroes.
     pub(super) fn expect_nothing_after_header(&self) -> Result<(), Error> {
         let Self::File(mapping) = self else { return Ok(()) };
         let mut bytes = vec![0; 1 << 20];
         let (mut at, length) = (size_of::<Header>() as u64, mapping.file_length()?);
-        // Holes are zeroes, and may be longer than anybody would wait for.
+        // Holes are zeroes, and may be too long to read.
         while at < length {
             let hole = mapping.next_hole(at, length)?.unwrap_or(length..length);
             while at < hole.start {
@@ -236,9 +235,9 @@ impl Backing {
         Ok(())
     }
 
-    /// The process that has locked the file, where the system tells which; `None` if nobody has. Only for a pool that is looked at, whose file is not locked:
-    /// finding out takes a shared lock for a moment, and whoever opens the pool then tries again ([`lock`]). Who salvages keeps it: nobody is to change the
-    /// pool meanwhile.
+    /// The process that has locked the file, if the system tells; `None` if no process has. Only for a pool that is looked at, whose file is not locked:
+    /// finding out takes a shared lock for a moment, and a process that opens the pool then tries again ([`lock`]). Salvaging keeps the lock, so that the pool
+    /// does not change meanwhile.
     pub(super) fn user(&self, mode: Mode) -> Option<Option<u32>> {
         match self {
             Self::Memory(_) => None,
@@ -255,7 +254,7 @@ impl Backing {
         }
     }
 
-    /// The journal, if the pool is kept with one.
+    /// The journal, if the pool has one.
     pub(super) fn journal(&self) -> Option<&Journal> {
         match self {
             Self::Memory(_) => None,
@@ -272,7 +271,7 @@ impl Backing {
         }
     }
 
-    /// Keeps from the file whatever is stored from now on, for this reason: see [`Mapping::detach`].
+    /// Keeps all later stores from the file, for this reason: see [`Mapping::detach`].
     pub(super) fn detach(&self, why: &Error) {
         if let Self::File(mapping) = self {
             match mapping.journal() {
@@ -282,7 +281,7 @@ impl Backing {
         }
     }
 
-    /// Drops what the page cache has of the file and the device is taken to have, so that it is read from there.
+    /// Drops what the page cache has of the file and the device is assumed to have, so that it is read from the device.
     pub(super) fn drop_cached(&self) -> Result<(), Error> {
         match self {
             Self::Memory(_) => Ok(()),
@@ -307,7 +306,7 @@ impl Backing {
         files::sync_directory_of(mapping.path()).map_err(|error| mapping.error("synchronise the directory of", error))
     }
 
-    /// A random UUID (version 4) for files; nil for memory, so that what is done there can be repeated exactly.
+    /// A random UUID (version 4) for files; nil for memory, so that runs there can be repeated exactly.
     pub(super) fn new_uuid(&self) -> Result<u128, Error> {
         let Self::File(mapping) = self else { return Ok(0) };
         let bytes = files::random().map_err(|error| mapping.error("name", error))?;
@@ -315,11 +314,11 @@ impl Backing {
     }
 }
 
-/// Opens, locks and maps the file, which has room for a header then.
+/// Opens, locks and maps the file, which then has room for a header.
 pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result<Mapping, Error> {
     check_options(options)?;
     let looks = mode.looks();
-    // A file that can hold no pool is not even begun.
+    // A file that cannot hold a pool is not even begun.
     let is_new = || std::fs::metadata(path).map_or(true, |metadata| metadata.is_file() && metadata.len() == 0);
     if matches!(mode, Mode::Create | Mode::OpenOrCreate) && options.size_max < 2 * options.slab_size && is_new() {
         return Err(Error::BadOption {
@@ -331,7 +330,7 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
     let io_error = |action| move |source| Error::Io { action, path: path.to_owned(), source };
     let mut file = open_file(path, mode)?;
     if !looks {
-        // While it waited for the lock, its owner may have put another file in the place of this one, which nobody would find again (`everleaf compact`).
+        // While this waited for the lock, its owner may have replaced the file by another; nobody would find this one again (`everleaf compact`).
         for attempt in 0.. {
             lock(&file).map_err(|error| match error {
                 std::fs::TryLockError::WouldBlock => Error::Locked { path: path.to_owned(), owner: owner_of_lock(&file) },
@@ -369,15 +368,15 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
     if mode == Mode::Salvage {
         mapping.continue_with_zeroes()?;
     }
-    // On a disk, to read a hole takes nothing of it. Who has the pool in use fills holes, and that is to be seen.
+    // On a disk, reading a hole takes no space. A process that uses the pool fills holes, and that must remain visible.
     if looks && mapping.is_tmpfs() && user_of(mapping.file(), false).is_none() {
         mapping.cover_holes()?;
     }
     Ok(mapping)
 }
 
-/// The size in bytes to which a file that ends too early is continued with zeroes: so many times what it has, within these bounds. A forged size of the pool is
-/// not to take time and memory beyond what the file itself takes.
+/// A file that ends too early is continued with zeroes to this multiple of its size, within these bounds. A forged size of the pool must not cost time and
+/// memory beyond what the file itself takes.
 const MISSING_FACTOR: u64 = 64;
 const MISSING_MIN: u64 = 1 << 30;
 const MISSING_MAX: u64 = 1 << 40;
@@ -386,7 +385,7 @@ fn open_file(path: &Path, mode: Mode) -> Result<File, Error> {
     let looks = mode.looks();
     let mut how = File::options();
     how.read(true).write(!looks).create(matches!(mode, Mode::Create | Mode::OpenOrCreate)).truncate(false);
-    // Nothing to a regular file; whoever opens a pipe would wait for its other end.
+    // No effect on a regular file; opening a pipe would wait for its other end.
     how.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
     how.open(path).map_err(|source| match source.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !looks => Error::ReadOnly { path: path.to_owned() },
@@ -395,8 +394,8 @@ fn open_file(path: &Path, mode: Mode) -> Result<File, Error> {
     })
 }
 
-/// Locks the file for this process, or finds it locked. A process that was killed keeps its lock until the system has taken its memory apart, and a child
-/// between fork and exec holds its parent's, so a lock is asked for again for a moment before it is believed.
+/// Locks the file for this process, or finds it locked. A killed process keeps its lock until the system has freed its memory, and a child between fork and
+/// exec holds its parent's, so the lock is retried for a moment before it counts as taken.
 pub(crate) fn lock(file: &File) -> Result<(), std::fs::TryLockError> {
     for _ in 0..LOCK_ATTEMPTS {
         match file.try_lock() {
@@ -407,11 +406,11 @@ pub(crate) fn lock(file: &File) -> Result<(), std::fs::TryLockError> {
     file.try_lock()
 }
 
-/// Together half a second.
+/// Half a second in total.
 const LOCK_ATTEMPTS: usize = 50;
 const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
-/// What is wrong with a file that has no room for a header.
+/// The error for a file without room for a header.
 fn too_short(path: &Path, mut file: &File, length: u64) -> Error {
     let mut bytes = [0; 8];
     let start = &mut bytes[..length.min(8) as usize];
@@ -430,11 +429,11 @@ fn too_short(path: &Path, mut file: &File, length: u64) -> Error {
 fn user_of(file: &File, keeps_lock: bool) -> Option<Option<u32>> {
     match file.try_lock_shared() {
         Err(std::fs::TryLockError::WouldBlock) => Some(owner_of_lock(file)),
-        // A file system without locks: then nobody has one.
+        // On a file system without locks, nobody has one.
         Err(std::fs::TryLockError::Error(_)) => None,
         Ok(()) => {
             if !keeps_lock {
-                // It would go with the file in any case.
+                // It would end with the file in any case.
                 let _ = file.unlock();
             }
             None
@@ -447,7 +446,7 @@ fn owner_of_lock(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
     let (device, inode) = (metadata.dev(), metadata.ino());
     let place = format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
-    // The list is read in parts, between which locks of others that come and go may move a line out of sight.
+    // The list is read in parts; between these, other locks that come and go may move a line out of sight.
     (0..LOOKS_AT_LOCKS).find_map(|_| {
         let locks = std::fs::read_to_string("/proc/locks").ok()?;
         let mut lines = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -456,7 +455,7 @@ fn owner_of_lock(file: &File) -> Option<u32> {
     })
 }
 
-/// What is synchronised, for tests: what of it got to the device without, a test cannot see.
+/// Records synchronisations, for tests: a test cannot see what gets to the device otherwise.
 #[cfg(test)]
 pub(super) mod synchronised {
     use super::{Backing, Error, FileExt, Header};
@@ -480,12 +479,12 @@ pub(super) mod synchronised {
         Ok(())
     }
 
-    /// Has one attempt of this thread fail, behind so many others, as where a device has refused to write.
+    /// Makes one attempt of this thread fail, after this many others, as if a device refused to write.
     pub(in crate::pool) fn fail_behind(others: usize) {
         FAILS.set(Some(others));
     }
 
-    /// What this thread has synchronised since it was asked last, and the header that the file had just before.
+    /// What this thread has synchronised since the last call, each with the file's header just before.
     pub(in crate::pool) fn take() -> Vec<(&'static str, Vec<u8>)> {
         NOTES.take()
     }

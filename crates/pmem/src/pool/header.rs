@@ -1,4 +1,4 @@
-//! The header of a pool: what it is, how large, and how it was left.
+//! The header of a pool: its identity, its size, and the state in which it was left.
 //!
 //! ```text
 //!    0 +-------+--------+---------------------------+
@@ -17,7 +17,7 @@
 //! Invariants, whatever image a crash leaves, once the magic is there:
 //! 1. `switch` holds the sequence number of the active superblock, with check bits as in a link (`off.rs`). That superblock is number sequence % 2.
 //! 2. The active superblock carries that sequence number and its own checksum, and is never written.
-//! 3. If it says that the pool is clean, nothing has been stored in the pool since, outside of the inactive superblock.
+//! 3. If it says that the pool is clean, nothing has been stored in the pool since, except in the inactive superblock.
 //!
 //! Changing the superblock ([`Header::commit`]; at creation, opening, shrinking and closing, and as a pool with a journal grows, the device has step 1 before
 //! step 2):
@@ -40,11 +40,11 @@ use std::sync::atomic::Ordering;
 
 /// "EVERLEAF".
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"EVERLEAF");
-/// The version of the format. A change that older libraries cannot live with raises it.
+/// The version of the format. A change that older libraries cannot handle raises it.
 pub(crate) const VERSION: u64 = 1;
 /// Feature bits that a library must know to open the pool.
 pub(crate) const FEATURES: u64 = JOURNAL | SPANS;
-/// The feature bit of a pool that is not whole without its journal (`journal.rs`).
+/// The feature bit of a pool that is incomplete without its journal (`journal.rs`).
 pub(crate) const JOURNAL: u64 = 1;
 /// The feature bit of a pool whose blocks may share spans of slabs (`alloc.rs`). Without it, none does.
 pub(crate) const SPANS: u64 = 2;
@@ -74,7 +74,7 @@ crate::resident! {
 }
 
 const SUPERBLOCK_WORDS: usize = 16;
-/// No restart of any machine.
+/// A value that matches no boot of any machine.
 pub(super) const NO_BOOT: u64 = u64::MAX;
 const _: () = assert!(size_of::<Header>() == SLAB_SIZE_MIN);
 const _: () = assert!(std::mem::offset_of!(Header, slots) == 512 && size_of::<Slot>() == 512);
@@ -83,7 +83,7 @@ const _: () = assert!(std::mem::offset_of!(Header, directory) == 2048);
 /// A superblock, as read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
-    /// One more with every change.
+    /// Increases by one with every change.
     pub(crate) sequence: u64,
     /// [`VERSION`] at creation.
     pub(crate) version: u64,
@@ -101,12 +101,11 @@ pub(crate) struct Superblock {
     pub(crate) clean: bool,
     /// The number of the domain in which it was opened last; 0 for pools in memory.
     pub(crate) domain: u64,
-    /// The restart of the machine after which it was opened last; 0 if unknown, or if the device has all of it; [`NO_BOOT`] if that
-    /// has refused to write since.
+    /// The boot of the machine in which it was opened last; 0 if unknown, or if the device has all of it; [`NO_BOOT`] if the device has refused to write since.
     pub(crate) boot: u64,
     /// The dirty-shutdown count of the platform when it was opened last; 0 if there is none. With [`JOURNAL`], the journal's id.
     pub(crate) dirty_shutdowns: u64,
-    /// What the allocator left at a clean shutdown.
+    /// The allocator's snapshot, after a clean shutdown.
     pub(crate) snapshot: Option<Snapshot>,
 }
 
@@ -186,13 +185,13 @@ fn switch_to(sequence: u64) -> u64 {
     Off::<()>::new(sequence).link()
 }
 
-/// Of all words but the last.
+/// The checksum of all words but the last.
 fn checksum(words: &[u64; SUPERBLOCK_WORDS]) -> u32 {
     word::checksum(&words[..SUPERBLOCK_WORDS - 1])
 }
 
 impl Header {
-    /// Reads the active superblock. `path` and `length`, the size of the file in bytes, are what errors speak of.
+    /// Reads the active superblock. `path` and `length`, the size of the file in bytes, are for error messages.
     ///
     /// # Errors
     /// Whatever keeps the pool from being used; see [`Error`].
@@ -222,7 +221,7 @@ impl Header {
         let words = slot.words.each_ref().map(Word::get);
         let (stored, computed) = (words[SUPERBLOCK_WORDS - 1], checksum(&words));
         let superblock = Superblock::decode(&words);
-        // The version stands first even in a format whose checksum is another.
+        // The version comes first even in a format with another checksum.
         if superblock.sequence == sequence && superblock.version > VERSION {
             return Err(newer(path, &superblock));
         }
@@ -247,15 +246,15 @@ impl Header {
         Ok(superblock)
     }
 
-    /// Has the header of a damaged pool say what can be believed, in a copy that nobody else sees, and tells what was wrong with it. `length` is that of the
+    /// Makes the header of a damaged pool say what can be believed, in a copy that nobody else sees, and tells what was wrong with it. `length` is that of the
     /// file in bytes; behind it there are zeroes, up to `room`.
     ///
-    /// The magic does not matter where a superblock is sound. If the switch is damaged, and both superblocks are sound, the later counts: when it is written,
-    /// all that it says is so. If the active one is damaged, the other is older, as a rule: what it says of the pool's state is not believed, nor that the pool
-    /// is no longer than that.
+    /// The magic does not matter if a superblock is sound. If the switch is damaged, and both superblocks are sound, the later counts: when it is written,
+    /// everything that it says is true. If the active one is damaged, the other is usually older: what it says of the pool's state is not believed, nor that
+    /// the pool is no longer than that.
     ///
     /// # Errors
-    /// None of the superblocks is sound, or the active one is of a later version.
+    /// Neither superblock is sound, or the active one is of a later version.
     pub(crate) fn mend<M: Medium>(&self, pm: &Pm<M>, path: &Path, length: u64, room: u64) -> Result<Vec<Error>, Error> {
         let mut wrong = Vec::new();
         let active = self.active();
@@ -264,7 +263,7 @@ impl Header {
             Ok(superblock) => superblock,
             Err(error) => {
                 let later = self.later_superblock(path);
-                // A version that stands in what matches its checksum is no damage.
+                // A version in a superblock that matches its checksum is not damage.
                 let is_newer = matches!(error, Error::NewerVersion { .. }) && self.active().is_ok_and(|active| self.is_intact(active));
                 let Some((superblock, is_alone)) = later.filter(|_| !is_newer) else {
                     return Err(match self.read(path, room).err().unwrap_or(error) {
@@ -301,7 +300,7 @@ impl Header {
         Ok(wrong)
     }
 
-    /// The later of the superblocks that are sound, wherever the switch points, and whether there is but one.
+    /// The later of the sound superblocks, wherever the switch points, and whether it is the only one.
     fn later_superblock(&self, path: &Path) -> Option<(Superblock, bool)> {
         let sound = |slot: u64| {
             let sequence = self.slots[slot as usize].words[0].get();
@@ -314,13 +313,13 @@ impl Header {
         }
     }
 
-    /// Whether the superblock with this sequence number, or what is in its place, matches its checksum.
+    /// Whether the superblock with this sequence number, or whatever is in its place, matches its checksum.
     fn is_intact(&self, sequence: u64) -> bool {
         let words = self.slots[sequence as usize % 2].words.each_ref().map(Word::get);
         words[SUPERBLOCK_WORDS - 1] == u64::from(checksum(&words))
     }
 
-    /// Whether a creation may begin here: all is zero, or what an interrupted creation leaves.
+    /// Whether a creation may begin here: everything is zero, or as an interrupted creation leaves it.
     pub(crate) fn is_unfinished(&self) -> bool {
         let zero = |words: &[Word]| words.iter().all(|word| word.get() == 0);
         let [first, second] = &self.slots;

@@ -14,11 +14,11 @@
 //! Invariants, whatever image a crash leaves:
 //! 1. An entry in use has kind and name that match its check, because the link is stored last, in the same line.
 //! 2. No name is in use twice.
-//! 3. Blocks of the chain are numbered 0, 1, 2 ..., so a chain that runs into itself is recognised at the first block seen again.
+//! 3. Blocks of the chain are numbered 0, 1, 2 ..., so a cycle is recognised at the first repeated block.
 //!
-//! Adding ([`Pool::link_root`]): store kind, name, then the link, the commit point; flush once, fence once. When every block is full, a new one that holds the
-//! entry already is sealed, and linked to the last by its `next` word, the commit point. Removing: store 0 in the link. Replacing: store another link. Each is
-//! one word, so a crash leaves the old or the new state.
+//! Adding ([`Pool::link_root`]): store kind, name, then the link, the commit point; flush once, fence once. When every block is full, a new block that already
+//! holds the entry is sealed, and linked to the last by its `next` word, the commit point. Removing: store 0 in the link. Replacing: store another link. Each
+//! is one word, so a crash leaves the old or the new state.
 
 use super::{Pool, Root};
 use crate::word::{self, Word};
@@ -72,7 +72,7 @@ struct Name {
 
 impl Name {
     fn new(name: &str) -> Result<Self, Error> {
-        // One that ends with a zero could not be told from its padding.
+        // A name that ends with a zero byte could not be told from its padding.
         if name.is_empty() || name.len() > ROOT_NAME_SIZE_MAX || name.ends_with('\0') {
             return Err(Error::RootName { name: name.to_owned(), length_max: ROOT_NAME_SIZE_MAX });
         }
@@ -85,14 +85,14 @@ impl Name {
         Ok(Self { words, length: name.len() })
     }
 
-    /// The word that proves kind and name: a checksum of both above, the length below.
+    /// The word that proves kind and name: their checksum above, the length below.
     fn check(&self, kind: u64) -> u64 {
         let [first, second, third, fourth, fifth] = self.words;
         let crc = word::checksum(&[kind, first, second, third, fourth, fifth]);
         u64::from(crc) << 32 | self.length as u64
     }
 
-    /// Length without the padding: the check does not cover the length that is stored.
+    /// Length without the padding: the check does not cover the stored length.
     fn unpadded_length(&self) -> usize {
         let bytes = self.words.iter().flat_map(|word| word.to_le_bytes());
         bytes.enumerate().filter(|(_, byte)| *byte != 0).last().map_or(0, |(at, _)| at + 1)
@@ -105,7 +105,7 @@ impl Name {
 }
 
 impl Entry {
-    /// Name and root of an entry in use; `None` of a free one.
+    /// Name and root of an entry in use; `None` for a free one.
     fn read<M: Medium>(&self, pool: &Pool<M>) -> Result<Option<(Name, Root)>, Error> {
         let root = self.root.load(Ordering::Acquire);
         if root == 0 {
@@ -145,7 +145,7 @@ impl<M: Medium> Pool<M> {
         Ok(self.find_root(&Name::new(name)?)?.map(|(_, root)| root))
     }
 
-    /// Names and roots of all, in no particular order.
+    /// Names and roots of all entries, in no particular order.
     ///
     /// # Errors
     /// [`Error::Corrupt`] when the directory is damaged.
@@ -154,7 +154,7 @@ impl<M: Medium> Pool<M> {
         damages.into_iter().next().map_or(Ok(roots), Err)
     }
 
-    /// Names and roots of those that can be read, and what is wrong with the directory.
+    /// Names and roots of the readable entries, and what is wrong with the directory.
     pub fn sound_roots(&self) -> (Vec<(String, Root)>, Vec<Error>) {
         let _lock = schedule::lock(&self.roots);
         let (mut roots, mut damages) = (Vec::new(), Vec::new());
@@ -174,7 +174,7 @@ impl<M: Medium> Pool<M> {
             note(entry);
             Ok(ControlFlow::<()>::Continue(()))
         });
-        // Where it lies is known, whatever number it has.
+        // Its place is known, whatever its number.
         if first.number.get() != 0 {
             first.entries.iter().for_each(note);
         }
@@ -186,7 +186,7 @@ impl<M: Medium> Pool<M> {
     ///
     /// # Errors
     /// [`Error::RootExists`]; [`Error::RootName`]; [`Error::Corrupt`]; [`Error::NoSpace`]; and those of [`Pool::writable`]. The block is given back, unless it
-    /// was linked, and is not known to be so durably.
+    /// was linked without that being known to be durable.
     pub fn link_root<T: Resident + ?Sized>(&self, name: &str, kind: u64, block: Durable<'_, T, M>) -> Result<Off<T>, Error> {
         let _lock = schedule::lock(&self.roots);
         self.writable()?;
@@ -235,7 +235,7 @@ impl<M: Medium> Pool<M> {
         self.durable().map(|()| off)
     }
 
-    /// Publishes `block` in place of the root named `name`, durably. What was there before is the caller's to retire.
+    /// Publishes `block` in place of the root named `name`, durably. The caller must retire what was there before.
     ///
     /// # Errors
     /// [`Error::NoSuchRoot`]; [`Error::Corrupt`]; and those of [`Pool::writable`].
@@ -247,7 +247,7 @@ impl<M: Medium> Pool<M> {
         self.durable().map(|()| old)
     }
 
-    /// Removes the root named `name`, durably. What it led to is the caller's to retire.
+    /// Removes the root named `name`, durably. The caller must retire what it led to.
     ///
     /// # Errors
     /// [`Error::NoSuchRoot`]; [`Error::Corrupt`]; and those of [`Pool::writable`].
@@ -260,7 +260,7 @@ impl<M: Medium> Pool<M> {
         self.durable().map(|()| old)
     }
 
-    /// The blocks that the directory takes from the allocator, which are reachable without being anybody's: offset and size in bytes.
+    /// The blocks that the directory takes from the allocator, which are reachable but belong to no structure: offset and size in bytes.
     ///
     /// # Errors
     /// [`Error::Corrupt`] when the directory is damaged.
@@ -299,7 +299,7 @@ impl<M: Medium> Pool<M> {
         Ok(found)
     }
 
-    /// Visits the blocks in order, until `visit` breaks; the block visited last.
+    /// Visits the blocks in order, until `visit` breaks; returns the block visited last.
     fn each_block<'p, B>(&'p self, mut visit: impl FnMut(&'p Directory) -> Result<ControlFlow<B>, Error>) -> Result<&'p Directory, Error> {
         let mut directory = &self.header().directory;
         for number in 0.. {

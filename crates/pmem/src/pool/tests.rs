@@ -1,4 +1,4 @@
-//! What takes a look inside: forged superblocks, forged directories, damage.
+//! Tests that look inside: forged superblocks, forged directories, damage.
 
 use super::header::{Header, MAGIC};
 use super::*;
@@ -35,7 +35,7 @@ fn adopt<M: Medium>(pool: &Pool<M>) -> Result<(), Error> {
     pool.adopt(reach)
 }
 
-/// Mends the header of a copy, as if the file had half of it; what can be mended can be read.
+/// Mends the header of a copy, as if the file had half of it; a mended header must be readable.
 fn mend_copy(memory: &Memory) {
     let copy = Memory::new(256 << 10).unwrap();
     copy.words().iter().zip(memory.words()).take(512).for_each(|(to, word)| to.store(word.load(Ordering::Relaxed), Ordering::Relaxed));
@@ -214,7 +214,7 @@ fn opening_twice_stores_nothing_the_second_time() {
     assert!(content() == first);
 }
 
-/// What is linked; then a crash at any moment of: a creation, a link, an open, an unlink, a close. Every image must open, or be the beginning of a creation.
+/// A crash at any moment of: a creation, a link, an open, an unlink, a close. Every image must open with what is linked, or be an unfinished creation.
 #[test]
 #[cfg(not(miri))]
 fn a_crash_at_any_moment_leaves_a_pool_or_nothing() {
@@ -226,7 +226,7 @@ fn a_crash_at_any_moment_leaves_a_pool_or_nothing() {
     let life = ground.live(crash_options.clone());
     /// How many images opened, and how many were taken for an unfinished creation.
     static SEEN: [std::sync::atomic::AtomicUsize; 2] = [const { std::sync::atomic::AtomicUsize::new(0) }; 2];
-    // The roots that have been acknowledged, and the one on its way to be there or not.
+    // The acknowledged roots, and the one that may or may not be there yet.
     let expected = Arc::new(Mutex::new((false, Vec::<String>::new(), None::<String>)));
     let (shared, again, deep) = (expected.clone(), memory.clone(), crash_options);
     life.observe(move |image| {
@@ -285,7 +285,7 @@ fn a_crash_at_any_moment_leaves_a_pool_or_nothing() {
     assert!(SEEN.iter().all(|count| count.load(Ordering::Relaxed) > 10));
 }
 
-/// A medium that fails at a fence when it is told to, and forgets that it has failed when told so.
+/// A medium that fails at a fence on demand, and forgets the failure on demand.
 #[derive(Default)]
 struct Failing {
     armed: std::sync::atomic::AtomicBool,
@@ -302,8 +302,8 @@ impl Medium for Failing {
     }
 }
 
-/// The snapshot overwrites slabs that hold no block, so a pool whose closing failed and that went on handing out blocks from them could not be recovered; and a
-/// file that could not be synchronised is not whole because a second attempt says so.
+/// The snapshot overwrites slabs that hold no block, so a pool that went on handing out blocks from them after closing failed could not be recovered. And a
+/// second attempt that succeeds does not complete a file that could not be synchronised.
 #[test]
 fn closing_that_failed_is_the_end_nonetheless() {
     let pool = Pool::anonymous(Failing::default(), small()).unwrap();
@@ -327,7 +327,7 @@ fn a_file_that_could_not_be_synchronised_accepts_no_more() {
     }
 }
 
-/// Names of what is synchronised, each with the size and the cleanliness that the header of the file says just before.
+/// Names of what is synchronised, each with the size and cleanliness in the file's header just before.
 #[cfg(not(miri))]
 fn synchronised() -> Vec<(&'static str, Option<(u64, bool)>)> {
     let said = |bytes: Vec<u8>| {
@@ -342,8 +342,8 @@ fn synchronised() -> Vec<(&'static str, Option<(u64, bool)>)> {
     backing::synchronised::take().into_iter().map(|(what, header)| (what, said(header))).collect()
 }
 
-/// The device has a file, and its length, before the header knows of it, and all of a pool before the header says that it was closed. No image shows that: the
-/// crash checker's worlds lie in memory.
+/// The device has a file, and its length, before the header knows of it, and all of a pool before the header says that it was closed. No image shows that,
+/// because the crash checker's worlds lie in memory.
 #[test]
 #[cfg(not(miri))]
 fn the_device_has_what_a_header_says() {
@@ -354,7 +354,7 @@ fn the_device_has_what_a_header_says() {
         let options = PoolOptions { size_max: 4 * STEP as usize, domain: Some(domain), ..small() };
         let (open, closed, grown) = (Some((STEP, false)), Some((2 * STEP, true)), Some((2 * STEP, false)));
         let headers = |said: &[_]| said.iter().map(|said| ("header", *said)).collect::<Vec<_>>();
-        // With a journal, fences do not write the header where it lies.
+        // With a journal, fences do not write the header in place.
         let journaled = |notes: Vec<_>| if domain == Domain::Msync { notes } else { Vec::new() };
         synchronised();
         let pool = Pool::create(&path, &options).unwrap();
@@ -379,7 +379,7 @@ fn the_device_has_what_a_header_says() {
     }
 }
 
-/// Whoever was in the middle of an operation goes on to its commit point, which must not outlive what it says is there.
+/// A thread in the middle of an operation goes on to its commit point, which must not outlive what it refers to.
 #[test]
 #[cfg(not(miri))]
 fn nothing_that_is_stored_behind_a_failed_msync_gets_into_the_file() {
@@ -419,14 +419,14 @@ fn fail_to_write(publishes: bool) {
     let before = if publishes { 1 } else { 2 };
     assert_eq!((block[0].get(), in_file()), (3, before), "what was stored before the failure may get there");
     assert!(matches!(pool.writable(), Err(Error::WriteBack { .. })));
-    // Nor does another failure take away what this process has stored meanwhile.
+    // Another failure does not take away what this process has stored meanwhile, either.
     pool.journal().unwrap().fail_next();
     store(4);
     assert_eq!((block[0].get(), in_file()), (4, before));
     assert!(matches!(pool.close(), Err(Error::WriteBack { .. })));
 }
 
-/// The file was cut off, though the device might still say that the pool is longer.
+/// The file was cut off while the device might still say that the pool is longer.
 #[test]
 #[cfg(not(miri))]
 fn a_pool_whose_shrinking_fails_keeps_its_file() {
@@ -455,7 +455,7 @@ fn a_block_of_another_pool_is_refused() {
     assert!(pool.roots().unwrap().is_empty());
 }
 
-/// A file may grow after it was mapped, and a superblock may say so: what lies behind the mapping is out of reach all the same.
+/// A file may grow after it was mapped, and a superblock may say so; what lies behind the mapping is still out of reach.
 #[test]
 #[cfg(not(miri))]
 fn a_file_that_grows_under_an_inspection_is_seen_as_it_was_mapped() {
@@ -467,7 +467,7 @@ fn a_file_that_grows_under_an_inspection_is_seen_as_it_was_mapped() {
     assert_eq!(backing.length().unwrap(), 2 << 20, "a huge page of address space");
 }
 
-/// Pages that were mapped stayed in the page cache, the header's and its neighbours at least, whatever the device had of them.
+/// Mapped pages, at least the header's and its neighbours, stayed in the page cache, whatever the device had of them.
 #[test]
 #[cfg(not(miri))]
 fn what_is_mapped_is_dropped_from_the_page_cache_too() {
@@ -502,7 +502,7 @@ fn what_is_mapped_is_dropped_from_the_page_cache_too() {
     assert!(before[..length / 8 - 1] == after[..length / 8 - 1] && after[length / 8 - 1] == 3, "nothing is lost");
 }
 
-/// KiB of the mapping at `base`, as the system tells: all that have been touched, or those on huge pages of a tmpfs.
+/// KiB of the mapping at `base`, according to the system: all that have been touched, or those on huge pages of a tmpfs.
 #[cfg(not(miri))]
 fn kib(base: std::ptr::NonNull<u8>, what: &str) -> u64 {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
@@ -526,7 +526,7 @@ fn a_pool_has_memory_behind_what_is_prefaulted() {
     put(&pool, "first", 7).unwrap();
     assert!(pool.info().size < PREFAULTED);
     drop(pool);
-    // A pool that was not closed, too, before it is recovered.
+    // Also a pool that was not closed, before it is recovered.
     let pool = Pool::open(&path, &options(PREFAULTED)).unwrap();
     assert_eq!(pool.info().size, PREFAULTED);
     assert!(populated(&pool).is_none_or(|bytes| bytes >= PREFAULTED), "{:?}", populated(&pool));
@@ -536,7 +536,7 @@ fn a_pool_has_memory_behind_what_is_prefaulted() {
     assert_eq!(pool.info().size, PREFAULTED, "there was room");
     pool.close().unwrap();
     drop(pool);
-    // It is no more than the pool may have.
+    // Never more than the pool may have.
     let pool = Pool::open(&path, &options(1 << 40)).unwrap();
     assert_eq!(pool.info().size, 64 << 20);
     drop(pool);
@@ -544,7 +544,7 @@ fn a_pool_has_memory_behind_what_is_prefaulted() {
     assert!(populated(&pool).is_none_or(|bytes| bytes >= PREFAULTED), "{:?}", populated(&pool));
 }
 
-/// Older systems cannot, nor can other file systems: then the pool is as any other.
+/// Older systems and other file systems cannot: then the pool is like any other.
 #[test]
 #[cfg(not(miri))]
 fn what_a_pool_grows_by_lies_on_huge_pages() {
@@ -556,7 +556,7 @@ fn what_a_pool_grows_by_lies_on_huge_pages() {
         let options = PoolOptions { size_max: 256 << 20, huge_pages, ..PoolOptions::default() };
         let pool = Pool::create(&path, &options).unwrap();
         put(&pool, "first", 7).unwrap();
-        // Where there is so little room, it is not about that.
+        // With so little room, this is not what is tested.
         let Ok(run) = pool.alloc_words(3 << 20) else { continue };
         pool.store(&run[2 << 20], 8, Ordering::Relaxed);
         let Backing::File(mapping) = &pool.backing else { unreachable!() };
@@ -565,7 +565,7 @@ fn what_a_pool_grows_by_lies_on_huge_pages() {
         assert!(size > 24 << 20);
         assert_eq!(mapping.has_huge_pages(), huge_pages && mapping.is_tmpfs());
         let is_pmd = || std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").is_ok_and(|size| size.trim() == HUGE.to_string());
-        // Those that only the search for room has touched, too; but for such as were in use somehow just then.
+        // Also those that only the search for room has touched, except for pages in use in some way at that moment.
         if mapping.has_huge_pages() && is_pmd() && mapping.collapse(0, size / HUGE) {
             assert!(kib(mapping.base(), "ShmemPmdMapped:") as usize >= (size >> 10) / 2, "{size}");
         }
@@ -591,7 +591,7 @@ fn a_domain_of_persistent_memory_is_not_believed_of_the_page_cache() {
     }
 }
 
-/// Who opens a pool that was to survive power failures, and says nothing, does not take that away.
+/// Opening a pool that was to survive power failures, without naming a domain, keeps that promise.
 #[test]
 #[cfg(not(miri))]
 fn msync_is_kept_until_another_domain_is_asked_for() {
@@ -650,7 +650,7 @@ fn a_file_left_open_by_a_dead_machine_needs_consent() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("test.pool");
     put(&Pool::create(&path, &small()).unwrap(), "name", 1).unwrap();
-    // Lets the superblock say that another boot of the machine had it open.
+    // Makes the superblock say that another boot of the machine had it open.
     let memory = Memory::new(256 << 10).unwrap();
     let bytes = std::fs::read(&path).unwrap();
     for (word, bytes) in memory.words().iter().zip(bytes.chunks(8)) {
@@ -670,7 +670,7 @@ fn a_file_left_open_by_a_dead_machine_needs_consent() {
     Pool::open(&path, &small()).expect("accepted once, it is a pool of this boot");
 }
 
-/// Not so one that was dropped: its process could still have the device take all of it.
+/// This does not apply to a pool that was dropped: its process could still have the device take all of it.
 #[test]
 #[cfg(not(miri))]
 fn a_pool_that_was_dropped_outlives_a_restart_of_the_machine() {
@@ -705,8 +705,7 @@ fn a_pool_that_was_dropped_outlives_a_restart_of_the_machine() {
     assert_eq!(boot(), boot_id());
 }
 
-/// The system tells once that a device has refused to write, and takes what it has not written for written from then on: whoever asked next was told that all
-/// was well.
+/// The system says once that a device has refused to write, and then counts the unwritten data as written: whoever asked next was told that all was well.
 #[test]
 #[cfg(not(miri))]
 fn a_pool_whose_device_has_refused_to_write_needs_consent() {
@@ -727,12 +726,12 @@ fn a_pool_whose_device_has_refused_to_write_needs_consent() {
             assert!(matches!(open(domain).err(), Some(Error::MachineFailed { .. })));
         }
         drop(Pool::open(&path, &options(Domain::PageCache, true)).unwrap());
-        // It was left in use, and is opened: so it may be, by one who died.
+        // It was left in use, and is opened: that may happen in a process that dies.
         drop(open(Domain::PageCache).unwrap());
         backing::synchronised::fail_behind(behind);
         assert!(matches!(open(domain).err(), Some(Error::Io { .. })), "{domain}");
     }
-    // One that was closed has all that it had, whatever becomes of its header.
+    // A pool that was closed has everything, whatever becomes of its header.
     Pool::open(&path, &options(Domain::PageCache, true)).unwrap().close().unwrap();
     for behind in 0..4 {
         backing::synchronised::fail_behind(behind);
@@ -741,7 +740,7 @@ fn a_pool_whose_device_has_refused_to_write_needs_consent() {
     }
 }
 
-/// A journal that was left kept every other pool from having one there.
+/// A leftover journal prevented every other pool from having one there.
 #[test]
 #[cfg(not(miri))]
 fn a_creation_that_fails_leaves_no_journal() {
@@ -759,7 +758,7 @@ fn a_creation_that_fails_leaves_no_journal() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 5 } else { 2000 }, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever stands in a pool: an error or an answer, and no panic.
+    /// Whatever a pool contains: an error or an answer, and no panic.
     #[test]
     fn damage_never_panics(
         changes in prop::collection::vec(

@@ -1,5 +1,5 @@
-//! Atomic words in DRAM for structures that threads share without a lock. They are those of the standard library, but a [`Scheduler`](super::Scheduler) is
-//! asked before each access, and may hold stores back.
+//! Atomic words in DRAM for structures that threads share without a lock. They are those of the standard library, except that a [`Scheduler`](super::Scheduler)
+//! is asked before each access, and may hold stores back.
 
 use super::{Step, before, drain, held_back, is_scheduled, with_buffer};
 use bytemuck::Zeroable;
@@ -25,7 +25,7 @@ macro_rules! atomic {
                 std::ptr::from_ref(self).addr()
             }
 
-            /// Brings the word up to date with what has left the store buffers.
+            /// Updates the word with what has left the store buffers.
             fn settle(&self) {
                 if let Some(value) = with_buffer(|buffer| buffer.settle(self.address())).flatten() {
                     self.0.store(value as $value, Ordering::Release);
@@ -80,19 +80,19 @@ macro_rules! atomic {
                 if is_scheduled() { self.load_scheduled(order) } else { self.0.load(order) }
             }
 
-            /// Stores a value. The word stays where it is from then on: what holds the store back knows it by its address. See [`Self::set`].
+            /// Stores a value. From then on the word must not move: the buffer that holds the store back identifies it by its address. See [`Self::set`].
             #[inline(always)]
             #[track_caller]
             pub fn store(&self, value: $value, order: Ordering) {
                 if is_scheduled() { self.store_scheduled(value, order) } else { self.0.store(value, order) }
             }
 
-            /// Stores a value in a word that nobody else has yet, and that may be moved to its place afterwards.
+            /// Stores a value in a word that no other thread has yet, and that may still be moved to its place.
             pub fn set(&mut self, value: $value) {
                 *self = Self::new(value);
             }
 
-            /// Stores a value; the one that was there.
+            /// Stores a value; returns the former one.
             #[inline(always)]
             #[track_caller]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
@@ -103,7 +103,7 @@ macro_rules! atomic {
             /// Stores `new` if the word is `current`.
             ///
             /// # Errors
-            /// What it is instead.
+            /// The word's actual value.
             #[inline(always)]
             #[track_caller]
             pub fn compare_exchange(&self, current: $value, new: $value, success: Ordering, failure: Ordering) -> Result<$value, $value> {
@@ -114,7 +114,7 @@ macro_rules! atomic {
     };
 }
 
-// Memory that is used again must not inherit what was stored there before. Builds without a scheduler have nothing to forget.
+// Reused memory must not inherit what was stored there before. Builds without a scheduler have nothing to forget.
 #[cfg(debug_assertions)]
 macro_rules! forget {
     ($name:ident) => {
@@ -137,7 +137,7 @@ atomic!(AtomicU64, u64);
 atomic!(AtomicU32, u32);
 
 impl AtomicU64 {
-    /// Sets bits; the word that was there.
+    /// Sets bits; returns the former word.
     #[inline(always)]
     #[track_caller]
     pub fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
@@ -145,7 +145,7 @@ impl AtomicU64 {
         self.0.fetch_or(bits, order)
     }
 
-    /// Leaves only these bits; the word that was there.
+    /// Keeps only these bits; returns the former word.
     #[inline(always)]
     #[track_caller]
     pub fn fetch_and(&self, bits: u64, order: Ordering) -> u64 {
@@ -153,7 +153,7 @@ impl AtomicU64 {
         self.0.fetch_and(bits, order)
     }
 
-    /// Adds to the word; what was there.
+    /// Adds to the word; returns its former value.
     #[inline(always)]
     #[track_caller]
     pub fn fetch_add(&self, summand: u64, order: Ordering) -> u64 {

@@ -7,18 +7,18 @@
 //!
 //! Protocol:
 //! 1. A store enters the buffer of its thread at the young end; nobody else sees it.
-//! 2. Whoever schedules the threads lets the oldest entry of a buffer leave at a moment of its choice ([`Buffers::drain_one`]).
+//! 2. The scheduler of the threads lets the oldest entry of a buffer leave at a moment of its choice ([`Buffers::drain_one`]).
 //! 3. A load sees the thread's own latest store to the word, if that is still in the buffer.
 //! 4. A flush of a line executes as early as the processor may execute it: at once, or, if stores of the thread to that line, or fences, are in the buffer,
-//!    just behind the last of them. Later would only make more durable.
-//! 5. A fence is an `sfence`: it keeps stores and flushes in order, and holds up no load. It enters the buffer as a store does, and what it makes durable is so
-//!    when it leaves.
+//!    just behind the last of them. A later flush would only make more durable.
+//! 5. A fence is an `sfence`: it keeps stores and flushes in order, and does not delay loads. It enters the buffer as a store does, and what it makes durable
+//!    is durable when it leaves.
 //! 6. Exchanges, locks, the allocator and the end of the thread empty the buffer ([`super::drain`]).
-//! 7. A crash loses what is in the buffers: none of it has reached the medium.
+//! 7. A crash loses the content of the buffers: none of it has reached the medium.
 //!
-//! A store to a pool leaves through its medium, which can reach the word. One to a word in DRAM ([`super::atomic`]) cannot be made by whoever lets it leave,
-//! for the word may be gone by then: it is noted here what the memory holds, and the next thread that has the word at hand brings it up to date. A word that
-//! goes is forgotten.
+//! A store to a pool leaves through its medium, which can reach the word. A store to a word in DRAM ([`super::atomic`]) cannot be made when it leaves, because
+//! the word may no longer exist. Instead, the value is recorded here as what the memory holds, and the next thread that accesses the word updates it. A word
+//! that is dropped is forgotten.
 
 use crate::LINE;
 use parking_lot::Mutex;
@@ -41,7 +41,7 @@ enum What {
     Flush,
     /// A fence.
     Fence,
-    /// Something that is to be done when all before it has left.
+    /// An action to perform when everything before it has left.
     Mark,
 }
 
@@ -49,14 +49,14 @@ enum What {
 pub struct Buffers(Mutex<State>);
 
 struct State {
-    /// Of each thread, the oldest entry first.
+    /// For each thread, the oldest entry first.
     queues: Vec<VecDeque<Entry>>,
-    /// Words in DRAM that do not hold yet what they should.
+    /// Words in DRAM that do not yet hold what they should.
     memory: HashMap<usize, u64>,
 }
 
 impl Buffers {
-    /// Empty buffers for so many threads.
+    /// Empty buffers for this many threads.
     pub fn new(threads: usize) -> Arc<Self> {
         Arc::new(Self(Mutex::new(State { queues: (0..threads).map(|_| VecDeque::new()).collect(), memory: HashMap::new() })))
     }
@@ -76,7 +76,7 @@ impl Buffers {
         self.len(thread) == 0
     }
 
-    /// The latest value that `thread` has stored at `address` and nobody else sees yet.
+    /// The latest value that `thread` has stored at `address` and other threads do not see yet.
     pub fn held_back(&self, thread: usize, address: usize) -> Option<u64> {
         self.0.lock().queues[thread].iter().rev().find_map(|entry| match entry.what {
             What::Store(at, value) if at == address => Some(value),
@@ -84,7 +84,7 @@ impl Buffers {
         })
     }
 
-    /// The address of the store that leaves next, if what leaves the buffer of `thread` next is a store.
+    /// The address of the store that leaves the buffer of `thread` next, if the next entry is a store.
     pub fn next_store(&self, thread: usize) -> Option<usize> {
         match self.0.lock().queues[thread].front()?.what {
             What::Store(address, _) => Some(address),
@@ -92,7 +92,7 @@ impl Buffers {
         }
     }
 
-    /// Lets the oldest entry of the buffer of `thread` leave. Whether there was one.
+    /// Lets the oldest entry of the buffer of `thread` leave. Returns whether there was one.
     pub fn drain_one(&self, thread: usize) -> bool {
         let act = {
             let mut state = self.0.lock();
@@ -132,7 +132,7 @@ impl Buffer {
         self.push_or_do(What::Mark, act);
     }
 
-    /// What holds nothing up if nothing is before it.
+    /// Executes at once what delays nothing if nothing is before it.
     fn push_or_do(&self, what: What, act: impl FnOnce() + Send + 'static) {
         match self.all.is_empty(self.thread) {
             true => act(),
@@ -154,7 +154,7 @@ impl Buffer {
         self.push(What::Store(address, value), None);
     }
 
-    /// A store to a word of a medium enters, which `act` will make.
+    /// A store to a word of a medium, which `act` will make, enters.
     pub(crate) fn store_by(&self, address: usize, value: u64, act: impl FnOnce() + Send + 'static) {
         self.push(What::Store(address, value), Some(Box::new(act)));
     }
@@ -176,18 +176,18 @@ impl Buffer {
         act();
     }
 
-    /// Whether a store to a pool, or a fence, has not left yet.
+    /// Whether a store to a pool, or a fence, is still in the buffer.
     pub(super) fn holds_up_the_pool(&self) -> bool {
         let is_of_pool = |entry: &Entry| entry.act.is_some() && matches!(entry.what, What::Store(..) | What::Fence);
         self.all.0.lock().queues[self.thread].iter().any(is_of_pool)
     }
 
-    /// What the word in DRAM at `address` is to hold, if it does not yet. The caller stores it there.
+    /// The value for the word in DRAM at `address`, if it does not have it yet. The caller stores it there.
     pub(super) fn settle(&self, address: usize) -> Option<u64> {
         self.all.0.lock().memory.remove(&address)
     }
 
-    /// The word in DRAM at `address` is no more.
+    /// The word in DRAM at `address` no longer exists.
     #[cfg(debug_assertions)]
     pub(super) fn forget(&self, address: usize) {
         let mut state = self.all.0.lock();
@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// What two words, the first of two lines, hold in all images of this moment.
+    /// The values of two words, the first of two lines, in all images of this moment.
     fn images(life: &crate::Life, memory: &Arc<Memory>, at: usize) -> Vec<[u64; 2]> {
         let found = Arc::new(Mutex::new(Vec::new()));
         let (seen, memory) = (Arc::clone(&found), Arc::clone(memory));
@@ -292,7 +292,7 @@ mod tests {
         });
     }
 
-    /// What a fence makes durable is so when the fence leaves, and not when the thread goes on; and a flush behind it is behind it.
+    /// What a fence makes durable becomes so when the fence leaves, not when the thread goes on; and a flush behind it stays behind it.
     #[test]
     fn a_fence_counts_when_it_leaves() {
         with_words(CrashOptions::default(), |pool, [first, second], buffers, images| {
@@ -333,7 +333,7 @@ mod tests {
         });
     }
 
-    /// The memory of a word in DRAM is used again.
+    /// The memory of a word in DRAM is reused.
     #[test]
     fn a_word_that_is_gone_is_forgotten() {
         use crate::schedule::atomic::AtomicU64;

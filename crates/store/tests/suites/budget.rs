@@ -21,7 +21,7 @@ struct Cost {
 impl Bench {
     /// A store with 64 keys of 8 bytes and values of 20 bytes. A record takes 64 bytes, in one or two lines.
     fn new(index: &str) -> Self {
-        Self::in_domain(Domain::PageCache, index)
+        Self::in_domain(Domain::Adr, index)
     }
 
     fn in_domain(domain: Domain, index: &str) -> Self {
@@ -236,7 +236,7 @@ fn a_batch_of_new_keys_fences_for_stages_and_divisions() {
     for ((index, stage), division) in STAGES.into_iter().zip([2, 2, 3, 7, 3, 9, 7]) {
         for count in [33u64, 300, 1_000] {
             let bench = Bench::new(index);
-            let leaves = || bench.store.stats().namespaces[0].leaves;
+            let leaves = || bench.space.stats().unwrap().leaves;
             let before = leaves();
             let cost = bench.cost(|| bench.write(None, (0..count).map(|n| n << 32 | 7)));
             // Slabs for the log, for records and for leaves.
@@ -255,7 +255,7 @@ fn a_batch_of_new_keys_pays_for_the_leaves_that_it_divides() {
         let keys = || (0..count).map(|n| n << 32 | 7);
         let alone = Bench::new("ever");
         let together = Bench::new("ever");
-        let leaves = |bench: &Bench| bench.store.stats().namespaces[0].leaves;
+        let leaves = |bench: &Bench| bench.space.stats().unwrap().leaves;
         let before = leaves(&alone);
         let structure = alone.cost(|| keys().for_each(|n| alone.space.put(&n.to_be_bytes(), &[3; 20]).unwrap())).fences - 2 * count;
         let cost = together.cost(|| together.write(None, keys()));
@@ -269,7 +269,7 @@ fn a_batch_of_new_keys_pays_for_the_leaves_that_it_divides() {
 /// Repeated keys, and new keys beside existing ones, must not cause another wait for the device.
 #[test]
 fn writes_that_wait_for_a_device_share_more_fences() {
-    for (domain, fences) in [(Domain::PageCache, 8 + 16), (Domain::Msync, 2)] {
+    for (domain, fences) in [(Domain::Adr, 8 + 16), (Domain::Msync, 2)] {
         let bench = Bench::in_domain(domain, "ever");
         let keys: Vec<_> = (0..512u64).map(|n| (n * 37 % 70).to_be_bytes()).collect();
         let pairs: Vec<_> = keys.iter().map(|key| (key.as_slice(), &[4; 20][..])).collect();
@@ -291,7 +291,7 @@ fn writes_that_wait_for_a_device_share_more_fences() {
 #[test]
 fn an_import_of_what_expires_waits_for_a_device_as_often_as_any_other() {
     let [lasting, expiring] = [None, Some(u64::MAX)].map(|expiry_ms| {
-        let source = Bench::in_domain(Domain::PageCache, "ever");
+        let source = Bench::in_domain(Domain::Adr, "ever");
         (0..64u64).for_each(|n| match expiry_ms {
             Some(expiry_ms) => source.space.put_until(&n.to_be_bytes(), &[2; 20], expiry_ms).unwrap(),
             None => source.space.put(&n.to_be_bytes(), &[2; 20]).unwrap(),
@@ -306,7 +306,7 @@ fn an_import_of_what_expires_waits_for_a_device_as_often_as_any_other() {
 /// Mixed reads, writes and removals in one group cost the same as the writes alone: a fence for records, and one for every 32 entries.
 #[test]
 fn acts_of_all_kinds_share_their_fences() {
-    for (domain, fences, fences_of_one) in [(Domain::PageCache, 1 + 2, 2), (Domain::Msync, 1, 1)] {
+    for (domain, fences, fences_of_one) in [(Domain::Adr, 1 + 2, 2), (Domain::Msync, 1, 1)] {
         let bench = Bench::in_domain(domain, "ever");
         let keys: Vec<_> = (0..64u64).map(u64::to_be_bytes).collect();
         let acts = |count: usize| {

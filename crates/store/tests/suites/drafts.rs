@@ -2,7 +2,7 @@
 
 use crate::fixture;
 use everleaf::{Error, HeldBack, Isolation, Merge, Namespace, Options, Store, Transaction};
-use everleaf_pmem::{Hardware, Pool, PoolOptions, Usage};
+use everleaf_pmem::{Domain, Hardware, Pool, PoolOptions, Usage};
 use std::ops::{Bound, ControlFlow};
 
 const INDEXES: [&str; 2] = ["ever", "nv"];
@@ -152,7 +152,7 @@ fn a_full_pool_refuses_a_large_value_at_once() {
 #[test]
 fn large_values_are_written_back_once_and_share_the_fences() {
     const COUNT: u64 = 33;
-    let pool = Pool::anonymous(Hardware::page_cache().with_counters(None), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
+    let pool = Pool::anonymous(Hardware::new(Domain::Adr).with_counters(None), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
     let store = Store::on(pool.clone(), &Options::default()).unwrap();
     let space = store.namespace("space").unwrap();
     let counts = || {

@@ -114,6 +114,31 @@ fn a_walk_passes_no_more_keys_than_it_is_to() {
     }
 }
 
+/// Housekeeping does not go through all keys to find nothing. A full pool refuses only writes without room, wherever the expired keys are.
+#[test]
+fn a_full_pool_finds_what_has_expired_behind_all_that_has_not() {
+    let (store, space) = fixture::store(Options { size_max: 8 << 20, index: "ever".into(), times, ..Options::default() });
+    let expiry_ms = store.time_ms() + 100;
+    let put = |key: String, expiry_ms: Option<u64>| match expiry_ms {
+        Some(expiry_ms) => space.put_until(key.as_bytes(), &[7; 100], expiry_ms),
+        None => space.put(key.as_bytes(), &[7; 100]),
+    };
+    (0..20_000).try_for_each(|number| put(format!("a{number:06}"), None)).unwrap();
+    let full = (0..).find_map(|number| put(format!("z{number:06}"), Some(expiry_ms)).err()).unwrap();
+    assert!(full.is_no_space());
+    pass(100);
+    (0..5_000).try_for_each(|number| put(format!("new{number:06}"), None)).unwrap();
+    (0..100).for_each(|_| _ = store.keep_house());
+    assert_eq!(space.count(), 25_000);
+    let expired = store.expired_count();
+    // Nothing expires any more, until something is set to.
+    (0..100).for_each(|_| assert!(!store.keep_house()));
+    space.put_until(b"a000000", b"", store.time_ms() + 10).unwrap();
+    pass(10);
+    (0..10).for_each(|_| _ = store.keep_house());
+    assert_eq!((store.expired_count(), space.count()), (expired + 1, 24_999));
+}
+
 /// A walk reads an entry and its expiry together, as of the snapshot, whatever happened to them since.
 #[test]
 fn a_walk_tells_when_entries_expire() {

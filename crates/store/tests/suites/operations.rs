@@ -285,7 +285,7 @@ fn cost(pool: &Pool<Hardware>, act: impl FnOnce()) -> (u64, u64) {
 #[test]
 fn what_a_removal_costs_does_not_depend_on_the_values() {
     let costs = [10usize, 10_000].map(|size| {
-        let pool = Pool::anonymous(Hardware::page_cache().with_counters(None), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
+        let pool = Pool::anonymous(Hardware::new(Domain::Adr).with_counters(None), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
         let store = Store::on(pool.clone(), &Options { index: "isle-128".into(), ..Options::default() }).unwrap();
         let spaces = ["range", "cleared"].map(|name| store.namespace(name).unwrap());
         for n in 0..500u32 {

@@ -4,11 +4,12 @@
 
 use super::aim::Aim;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::output::Output;
 use crate::text;
 use clap::Args;
 use everleaf_lab::Samples;
-use everleaf_lab::machine::file_system;
+use everleaf_lab::machine::{file_system, is_installed};
 use everleaf_lab::result::Machine;
 use indicatif::ProgressBar;
 use rand::seq::SliceRandom;
@@ -114,6 +115,15 @@ type Rates = [[[Samples; SERVERS.len()]; COMMANDS.len()]; LOADS.len()];
 
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
+        if !["taskset", "redis-server", "redis-benchmark"].into_iter().all(is_installed) {
+            return Err(cannot_run(std::io::ErrorKind::NotFound.into()));
+        }
+        interrupt::hold()?;
+        // A signal from the keyboard has ended the servers as well, and what then fails is not what is to be told.
+        self.measure().map_err(|failure| interrupt::check().err().unwrap_or(failure))
+    }
+
+    fn measure(&self) -> Result<(), Failure> {
         let directory = tempfile::tempdir_in(&self.directory).map_err(|source| Failure::io("create a directory in", &self.directory, source))?;
         let servers = SERVERS.iter().map(|kind| self.start(kind, directory.path())).collect::<Result<Vec<_>, _>>()?;
         let progress = ProgressBar::new(u64::from(self.rounds) * (LOADS.len() * SERVERS.len()) as u64);
@@ -126,6 +136,7 @@ impl Arguments {
                 // In a fixed order each server would follow the same other one in every round.
                 turns.shuffle(&mut random);
                 for &at in &turns {
+                    interrupt::check()?;
                     let share = load.share * if SERVERS[at].program.waits() { SLOW_SHARE } else { 1 };
                     for (command, rate) in self.benchmark(&servers[at], load, (self.requests / share).max(100))? {
                         if let Some(number) = COMMANDS.iter().position(|name| *name == command) {
@@ -164,9 +175,14 @@ impl Arguments {
             // A rewrite of the log is work that belongs to no request.
             command.args(["--appendonly", "yes", "--appendfsync", sync, "--auto-aof-rewrite-percentage", "0"]);
         }
-        let running = Running { process: spawn(&mut command)?, port };
+        let mut running = Running { process: spawn(&mut command)?, port };
         let start = Instant::now();
         while let Err(source) = TcpStream::connect(("127.0.0.1", port)) {
+            interrupt::check()?;
+            let ended = running.process.try_wait().map_err(cannot_run)?;
+            if let Some(status) = ended {
+                return Err(cannot_run(std::io::Error::other(format!("it ended with {status}"))));
+            }
             if start.elapsed() > Duration::from_secs(10) {
                 return Err(Failure::Io { action: "connect to redis-server, which should have started".into(), source });
             }
@@ -201,6 +217,7 @@ impl Arguments {
         let value = "x".repeat(self.value_size as usize);
         let set = |number: u64| format!("*3\r\n$3\r\nSET\r\n$16\r\nkey:{number:012}\r\n${}\r\n{value}\r\n", value.len());
         for first in (0..self.keys).step_by(PRELOADED) {
+            interrupt::check()?;
             let numbers = first..self.keys.min(first + PRELOADED as u64);
             let mut replies = numbers.clone().flat_map(|_| *OK).collect::<Vec<u8>>();
             socket.write_all(numbers.map(set).collect::<String>().as_bytes()).and_then(|()| socket.read_exact(&mut replies)).map_err(failed)?;

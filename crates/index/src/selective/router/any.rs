@@ -1,7 +1,7 @@
 //! A router that is chosen when a tree is created or opened: every leaf runs on every router, and is compiled once.
 
 use super::siblings::Siblings;
-use super::{Fences, Htm, Olc, Packed, Route, Router, Target, Way};
+use super::{Fences, Olc, Packed, Route, Router, Target, Way};
 use crate::latch::Restart;
 use crate::{Key, Rebuilds};
 use everleaf_pmem::htm::Statistics;
@@ -11,8 +11,6 @@ use everleaf_pmem::htm::Statistics;
 pub(crate) enum AnyRouter<K: ?Sized, const FANOUT: usize> {
     /// See [`Olc`].
     Olc(Olc<K, FANOUT>),
-    /// See [`Htm`].
-    Htm(Htm<K, FANOUT>),
     /// See [`Packed`].
     Packed(Packed<K, FANOUT>),
 }
@@ -28,9 +26,9 @@ impl<K: Key + ?Sized, const FANOUT: usize> AnyRouter<K, FANOUT> {
         Self::Olc(Olc::build(leaves).without_shortcuts())
     }
 
-    /// Over leaves in ascending order of their lows; see [`Htm::build`].
+    /// Over leaves in ascending order of their lows; see [`Olc::build`]. With transactions.
     pub(crate) fn htm(leaves: &[(K::Owned, u64)]) -> Self {
-        Self::Htm(Htm::build(leaves))
+        Self::Olc(Olc::build(leaves).with_transactions())
     }
 
     /// Over leaves in ascending order of their lows; see [`Packed::build`].
@@ -44,7 +42,6 @@ macro_rules! whichever {
     ($any:expr, $router:ident => $act:expr) => {
         match $any {
             AnyRouter::Olc($router) => $act,
-            AnyRouter::Htm($router) => $act,
             AnyRouter::Packed($router) => $act,
         }
     };
@@ -110,8 +107,8 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for AnyRouter<K, FANOUT> {
         whichever!(self, router => router.is_sparse())
     }
 
-    fn compact(&self) {
-        whichever!(self, router => router.compact());
+    fn compact(&self) -> bool {
+        whichever!(self, router => router.compact())
     }
 
     fn depth(&self) -> u32 {

@@ -282,8 +282,11 @@ impl<K: Key + ?Sized> Separators<K> {
         }
     }
 
-    /// Fills an empty node, of which the caller holds the lock or knows that nobody can reach it.
+    /// Fills a node anew, of which the caller holds the lock or knows that nobody can reach it. What may fail comes before it is touched: room for strings.
     pub(super) fn fill<const FANOUT: usize>(&self, node: &Node<FANOUT>, level: u8, entries: &[Entry<K>], high: Option<&K>) {
+        let tails: Vec<u32> = entries.iter().map(|(low, _)| self.strings.add(low.borrow().bytes())).collect();
+        let high_tail = high.map_or(0, |high| self.strings.add(high.bytes()));
+        self.clear(node);
         let low: &K = entries[0].0.borrow();
         // Lows ascend, so what the first and the last one share is shared by all.
         let fenced = low.shared_up_to(high);
@@ -291,22 +294,22 @@ impl<K: Key + ?Sized> Separators<K> {
         let exposed = shared >= fenced + EXPOSED_GAIN;
         let shape = Shape { count: entries.len(), level, skip: if exposed { shared } else { fenced }, exposed, bounded: high.is_some() };
         node.heads.hints.iter().for_each(|hint| hint.store(signed(u64::MAX), Relaxed));
-        for (slot, (low, child)) in entries.iter().enumerate() {
-            self.put(node, shape, slot, low.borrow(), *child);
+        for (slot, ((low, child), tail)) in entries.iter().zip(tails).enumerate() {
+            Self::put(node, shape, slot, low.borrow(), tail, *child);
         }
         (entries.len()..FANOUT).for_each(|slot| node.set_head(slot, u64::MAX));
         if let Some(high) = high {
             node.high_head.store(high.head(shape.skip), Relaxed);
-            node.high_tail.store(self.strings.add(high.bytes()), Relaxed);
+            node.high_tail.store(high_tail, Relaxed);
         }
         node.heads.header.shape.store(shape.pack(), Relaxed);
     }
 
-    fn put<const FANOUT: usize>(&self, node: &Node<FANOUT>, shape: Shape, slot: usize, low: &K, child: u64) {
+    fn put<const FANOUT: usize>(node: &Node<FANOUT>, shape: Shape, slot: usize, low: &K, tail: u32, child: u64) {
         // The first low need not have the bytes that the others share; it is below them all.
         let head = if shape.exposed && slot == 0 { 0 } else { low.head(shape.skip) };
         node.set_head(slot, head);
-        node.tails[slot].store(self.strings.add(low.bytes()), Relaxed);
+        node.tails[slot].store(tail, Relaxed);
         node.children[slot].store(child, Relaxed);
     }
 
@@ -326,14 +329,14 @@ impl<K: Key + ?Sized> Separators<K> {
         if unlike || !K::WHOLE && (shape.count + 1).is_power_of_two() {
             let (mut entries, high) = (self.entries(node), self.high(node, shape));
             entries.insert(slot + 1, (low.to_owned(), child));
-            self.clear(node);
             self.fill(node, shape.level, &entries, high.as_ref().map(Borrow::borrow));
             return;
         }
+        let tail = self.strings.add(low.bytes());
         for from in (slot + 1..shape.count).rev() {
             self.copy_slot(node, from, from + 1);
         }
-        self.put(node, shape, slot + 1, low, child);
+        Self::put(node, shape, slot + 1, low, tail, child);
         node.set_count(shape.count + 1);
     }
 

@@ -9,6 +9,19 @@
 //! starts again. Full nodes are split on the way down, so a split never travels up.
 //!
 //! For integers there are shortcuts (`shortcut.rs`) past all nodes but the lowest.
+//!
+//! # Transactions of the processor
+//!
+//! A router may be made with them, as LB+-Tree and FPTree have them: a lookup goes down and reads the leaf in one transaction, a writer goes down and latches
+//! the leaf in one.
+//!
+//! In a transaction no version is looked at again: nothing changes on the way, or the transaction does not take place. That a latch is free is looked at, once
+//! for each node and for the leaf: so whoever holds one is not disturbed, and whoever takes one later makes the transaction abort. What a transaction stores is
+//! the lock of the leaf, nothing else; the leaf is changed, flushed and fenced outside.
+//!
+//! All else goes by latches: what transactions do not get done, where the processor has none, lookups of many keys at once, scans, and changes of the nodes
+//! themselves. (LB+-Tree's writers lock the full nodes above the leaf in the same transaction. Here a full node is split on the way down, so that no more than
+//! two are ever locked.)
 
 mod change;
 mod shortcut;
@@ -16,11 +29,12 @@ mod shortcut;
 use super::node::{Entry, Node, Separators, Shape};
 use super::siblings::{Hold, Join, Siblings};
 use super::{Fences, GROUP, Route, Router, Target, Way};
-use crate::latch::{Latch, Patience, Restart};
+use crate::latch::{Latch, Restart, until_done};
 use crate::scan::bound_behind;
 use crate::{Direction, Key};
 use crossbeam_utils::CachePadded;
 use everleaf_pmem::Handles;
+use everleaf_pmem::htm::{Statistics, Transactions};
 use everleaf_pmem::schedule::atomic;
 use everleaf_pmem::vector::Wide;
 use parking_lot::Mutex;
@@ -40,16 +54,24 @@ pub struct Olc<K: ?Sized, const FANOUT: usize> {
     /// In lines of its own: not what searches look at.
     free: CachePadded<Free>,
     shortcuts: Shortcuts,
+    transactions: Option<Transactions>,
 }
 
 /// Numbers of nodes.
 #[derive(Default)]
 struct Free {
-    /// How many have ever been used: the lowest that never was. Raised under the lock of the others, which
-    /// no schedule may interrupt, and else read as a number among others.
+    /// How many have ever been used: the lowest that never was. Looked at under the lock of the others, which no schedule may interrupt.
     count: AtomicU32,
     /// Those that are free again.
     numbers: Mutex<Vec<u32>>,
+}
+
+impl Free {
+    /// How many serve a node.
+    fn in_use(&self) -> u32 {
+        let numbers = self.numbers.lock();
+        self.count.load(Relaxed) - numbers.len() as u32
+    }
 }
 
 impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
@@ -66,9 +88,17 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
             root_latch: Latch::new(),
             free: CachePadded::default(),
             shortcuts: Shortcuts::new(),
+            transactions: None,
         };
-        if let Some((low, _)) = entries.last() {
-            router.shortcuts.begin(low.borrow().head(0));
+        let root = router.raise(entries);
+        router.root.set(root);
+        router
+    }
+
+    /// Makes nodes above leaves, of which nobody knows yet: the number of the topmost.
+    fn raise(&self, entries: &[Entry<K>]) -> u32 {
+        if let Some((low, _)) = entries.last().filter(|_| K::WHOLE) {
+            self.shortcuts.reach(low.borrow().head(0));
         }
         let fill = (FANOUT * 3 / 4).max(2);
         let mut below = Vec::new();
@@ -77,19 +107,18 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
             let mut above = Vec::with_capacity(rest.len().div_ceil(fill));
             while !rest.is_empty() {
                 let (chunk, after) = rest.split_at(fill.min(rest.len()));
-                let (number, node) = router.take();
-                router.separators.fill(node, level, chunk, after.first().map(|(low, _)| low.borrow()));
+                let (number, node) = self.take();
+                self.separators.fill(node, level, chunk, after.first().map(|(low, _)| low.borrow()));
                 begin(node);
                 above.push((chunk[0].0.clone(), u64::from(number)));
                 rest = after;
             }
             if let [(_, root)] = above[..] {
-                router.root.set(root as u32);
-                break;
+                return root as u32;
             }
             below = above;
         }
-        router
+        unreachable!("a level has fewer nodes than the one below")
     }
 
     /// The same, in which every search goes down from the root.
@@ -98,13 +127,16 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         self
     }
 
+    /// The same, with transactions.
+    pub(crate) fn with_transactions(mut self) -> Self {
+        self.transactions = Some(Transactions::default());
+        self
+    }
+
     /// [`Router::split`], which calls `begin` when nobody is in the way any more.
     pub(crate) fn split_behind(&self, begin: &mut dyn FnMut(), old: u64, left: u64, low: &K, separator: &K, right: u64) {
-        let mut patience = Patience::default();
-        while self.try_insert(begin, old, left, low, separator, right).is_err() {
-            // Who merges two leaves holds their node for some fences.
-            patience.wait();
-        }
+        // Who merges two leaves holds their node for some fences.
+        until_done(|| self.try_insert(begin, old, left, low, separator, right));
     }
 
     /// A node by a number that may be out of date.
@@ -150,7 +182,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
 
     /// A search for an integer without a shortcut has ended here.
     fn note(&self, key: &K, node: u32, slot: usize) {
-        self.shortcuts.note(key.head(0), node, Node::<FANOUT>::part_of(slot), || self.free.count.load(Relaxed));
+        self.shortcuts.note(key.head(0), node, Node::<FANOUT>::part_of(slot), || self.free.in_use());
     }
 
     /// Ways by shortcuts, where there are any, of keys that wait for memory together.
@@ -238,23 +270,6 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         Way { leaf, latch: self.node(node).latch(), version, node, slot }
     }
 
-    /// As [`Router::find_within`].
-    #[inline(never)]
-    pub(super) fn find_within(&self, target: Target<'_, K>) -> Result<Route, Restart> {
-        self.root_latch.try_read()?;
-        let mut number = self.root.load(Relaxed);
-        loop {
-            let node = self.node(number);
-            let version = node.latch().try_read()?;
-            let shape = node.shape();
-            let slot = self.separators.search(node, shape, target);
-            if let Some(route) = (Step { node, number, version, slot, shape }).route() {
-                return Ok(route);
-            }
-            number = node.children[slot].load(Relaxed) as u32;
-        }
-    }
-
     /// Searches the node that a descent has come to; goes on to its child, whose memory is asked for but not read yet.
     #[inline(always)]
     fn step<'a>(&'a self, descent: &mut Descent<'a, FANOUT>, target: Target<'_, K>) -> Result<Step<'a, FANOUT>, Restart> {
@@ -306,6 +321,32 @@ impl<const FANOUT: usize> Step<'_, FANOUT> {
 
 impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
     type Neighbours<'a> = Siblings<'a, K, FANOUT>;
+
+    #[inline(always)]
+    #[track_caller]
+    fn transaction<T>(&self, act: impl FnMut() -> Result<T, Restart>) -> Option<T> {
+        self.transactions.as_ref()?.run(act)
+    }
+
+    #[inline(never)]
+    fn find_within(&self, target: Target<'_, K>) -> Result<Route, Restart> {
+        self.root_latch.try_read()?;
+        let mut number = self.root.load(Relaxed);
+        loop {
+            let node = self.node(number);
+            let version = node.latch().try_read()?;
+            let shape = node.shape();
+            let slot = self.separators.search(node, shape, target);
+            if let Some(route) = (Step { node, number, version, slot, shape }).route() {
+                return Ok(route);
+            }
+            number = node.children[slot].load(Relaxed) as u32;
+        }
+    }
+
+    fn transactions(&self) -> Statistics {
+        self.transactions.as_ref().map(Transactions::statistics).unwrap_or_default()
+    }
 
     #[inline(always)]
     fn way(&self, target: Target<'_, K>) -> Result<Way<'_>, Restart> {
@@ -373,17 +414,32 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
     }
 
     fn replace(&self, old: u64, leaf: u64, low: &K) {
-        let attempt = || {
+        until_done(|| {
             let route = self.find(Target::At(low))?;
             let node = self.node(route.node);
             let _lock = node.latch().lock_from(route.version)?;
             assert_eq!(node.children[route.slot].swap(leaf, Relaxed), old, "the leaf is latched, so its entry stands");
-            Ok::<_, Restart>(())
-        };
-        let mut patience = Patience::default();
-        while attempt().is_err() {
-            patience.wait();
-        }
+            Ok(())
+        });
+    }
+
+    fn populate(&self, old: u64, leaves: Vec<Entry<K>>) {
+        let root = self.raise(&leaves);
+        until_done(|| {
+            self.tidy(K::LOWEST);
+            let number = self.root.load(Relaxed);
+            let node = self.node(number);
+            let lock = node.latch().try_lock()?;
+            let is_alone = self.root.load(Relaxed) == number && node.shape().level == 0;
+            let Some(_above) = is_alone.then(|| self.root_latch.try_lock()).and_then(Result::ok) else {
+                lock.release_unchanged();
+                return Err(Restart);
+            };
+            assert!(node.shape().count == 1 && node.children[0].load(Relaxed) == old, "the leaf is latched, and the only one");
+            self.root.store(root, Relaxed);
+            self.give_back(number, lock);
+            Ok(())
+        });
     }
 
     fn neighbours(&self, key: &K) -> Result<Option<Siblings<'_, K, FANOUT>>, Restart> {
@@ -463,6 +519,20 @@ mod tests {
             let [left, _] = pair.leaves();
             pair.join(left, || ());
         }
+    }
+
+    #[test]
+    fn nodes_that_were_given_back_are_not_counted() {
+        let leaves: Vec<_> = (0..1000).map(|low| (low, low)).collect();
+        let router = Olc::<u64, 4>::build(&leaves);
+        assert!(router.free.in_use() > 300);
+        for key in (0..3).flat_map(|_| 0..1000) {
+            if let Some(pair) = router.neighbours(&key).unwrap() {
+                let [left, _] = pair.leaves();
+                pair.join(left, || ());
+            }
+        }
+        assert!(router.free.in_use() < 100, "{} of the nodes are left", router.free.in_use());
     }
 
     #[test]

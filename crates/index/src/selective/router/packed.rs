@@ -36,7 +36,7 @@ use super::siblings::{Hold, Join, Siblings};
 use super::{Fences, Route, Router, Target, Way};
 use crate::arena::Arena;
 use crate::counter::Counter;
-use crate::latch::{Latch, Locked, Restart};
+use crate::latch::{Latch, Locked, Restart, until_done};
 use crate::{Key, Rebuild, Rebuilds};
 use everleaf_pmem::schedule::{
     self,
@@ -237,7 +237,6 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
     /// Gives a node that had none a high fence.
     fn bound(&self, node: &Node<FANOUT>, high: &K) {
         let (level, entries) = (node.shape().level, self.separators.entries(node));
-        self.separators.clear(node);
         self.separators.fill(node, level, &entries, Some(high));
     }
 
@@ -275,14 +274,7 @@ impl Top {
 /// Waits for the lock of a node that is in use.
 #[track_caller]
 fn lock<const FANOUT: usize>(node: &Node<FANOUT>) -> Locked<'_> {
-    loop {
-        if let Ok(version) = node.latch().read()
-            && let Ok(lock) = node.latch().lock_from(version)
-        {
-            return lock;
-        }
-        schedule::spin();
-    }
+    until_done(|| node.latch().lock_from(node.latch().read()?))
 }
 
 impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Packed<K, FANOUT> {
@@ -328,21 +320,16 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Packed<K, FANOUT> {
     }
 
     fn split(&self, old: u64, left: u64, low: &K, separator: &K, right: u64) {
-        while self.try_split(old, left, low, separator, right).is_err() {
-            schedule::spin();
-        }
+        until_done(|| self.try_split(old, left, low, separator, right));
     }
 
     fn replace(&self, old: u64, leaf: u64, low: &K) {
-        let attempt = || {
+        until_done(|| {
             let route = self.find(Target::At(low))?;
             let (node, _lock) = self.lock(&route)?;
             assert_eq!(node.children[route.slot].swap(leaf, Relaxed), old, "the leaf is latched, so its entry stands");
-            Ok::<_, Restart>(())
-        };
-        while attempt().is_err() {
-            schedule::spin();
-        }
+            Ok(())
+        });
     }
 
     fn neighbours(&self, key: &K) -> Result<Option<Siblings<'_, K, FANOUT>>, Restart> {
@@ -366,9 +353,8 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Packed<K, FANOUT> {
         leaves * 4 <= parents * Self::FILL * 3 && leaves.div_ceil(Self::FILL) < parents
     }
 
-    fn compact(&self) {
-        // Where another thread is at it, it need not be done twice.
-        let _ = self.rebuild(|leaves| leaves);
+    fn compact(&self) -> bool {
+        self.rebuild(|leaves| leaves).is_ok()
     }
 
     fn depth(&self) -> u32 {

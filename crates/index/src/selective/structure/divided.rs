@@ -50,7 +50,12 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
         tree.splits.add(1);
         tree.pass_by(right.bytes());
         let room = match change {
-            Change::Insert(value) if matches!(room, Room::Made) && !goes_right && leaf.insert(&tree.pool, key, value)? == Written::Done => Room::Applied,
+            // Whatever goes wrong here, there is room.
+            Change::Insert(value)
+                if matches!(room, Room::Made) && !goes_right && leaf.insert(&tree.pool, key, value).is_ok_and(|written| written == Written::Done) =>
+            {
+                Room::Applied
+            }
             _ => room,
         };
         drop(lock);

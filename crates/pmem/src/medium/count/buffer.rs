@@ -1,20 +1,19 @@
 //! A model of the buffer in which a persistent-memory module gathers lines before it writes to its medium.
 //!
-//! The medium is written in units of 256 bytes, four lines. A line that arrives is put into the buffer of so many units; if its unit is there, it costs nothing
-//! more; if not, the unit that was written to longest ago makes room, and that is one write of the medium, whether one line of it is new or four. So media
-//! write amplification is 256 bytes for each unit written, by 64 bytes for each line that arrived: 4 at worst, 1 where lines come unit by unit,
-//! less where the same lines are flushed again and again. Reads of the medium are not modelled,
-//! and neither are units that a device writes before it must.
+//! The medium is written in units of 256 bytes, four lines. An arriving line goes into a buffer of a fixed number of units. If its unit is there, it costs
+//! nothing more. If not, the unit that was written to longest ago makes room; that is one write of the medium, whether one of its lines is new or four. So
+//! write amplification is 256 bytes for each unit written, divided by 64 bytes for each line that arrived: 4 at worst, 1 where lines come unit by unit, less
+//! where the same lines are flushed again and again. Reads of the medium are not modelled, and neither are units that a device writes before it must.
 
 use super::UNIT;
 use crate::LINE;
 use std::collections::{BTreeMap, HashMap};
 
-/// A write-combining buffer of whole units, which gives up the unit that was written to longest ago.
+/// A write-combining buffer of whole units that evicts the unit written to longest ago.
 #[derive(Clone, Debug)]
 pub struct WriteBuffer {
     unit_count_max: usize,
-    /// By unit: when it was written to last.
+    /// By unit: when it was last written to.
     units: HashMap<usize, u64>,
     /// The same the other way.
     ages: BTreeMap<u64, usize>,
@@ -26,10 +25,10 @@ impl WriteBuffer {
     /// Units in the buffer of a module of the first generations: 16 KiB.
     pub const UNIT_COUNT: usize = 64;
 
-    /// An empty buffer of so many units.
+    /// An empty buffer of this many units.
     ///
     /// # Panics
-    /// When it has none.
+    /// If the number is 0.
     pub fn new(unit_count_max: usize) -> Self {
         assert!(unit_count_max > 0, "a buffer of no unit");
         Self { unit_count_max, units: HashMap::new(), ages: BTreeMap::new(), clock: 0, evicted: 0 }
@@ -51,12 +50,12 @@ impl WriteBuffer {
         }
     }
 
-    /// Units written to the medium, when all that is in the buffer has been, too.
+    /// Units written to the medium, counting all that are still in the buffer.
     pub(super) fn units_written(&self) -> u64 {
         self.evicted + self.units.len() as u64
     }
 
-    /// Empty again.
+    /// Empties it.
     pub(super) fn reset(&mut self) {
         *self = Self::new(self.unit_count_max);
     }
@@ -89,7 +88,7 @@ mod tests {
         assert_eq!(written(2, &[0, 4, 1, 8, 2]), 3);
         // Units 0, 1, 2, 0: 2 drives out 0, which comes again.
         assert_eq!(written(2, &[0, 4, 8, 1]), 4);
-        // A round of three units in a buffer of two: always the one that is needed next is missing.
+        // A cycle of three units in a buffer of two: the one needed next is always missing.
         assert_eq!(written(2, &[0, 4, 8, 0, 4, 8, 0, 4, 8]), 9);
         assert_eq!(written(3, &[0, 4, 8, 0, 4, 8, 0, 4, 8]), 3);
     }

@@ -1,7 +1,7 @@
-//! What one thread owes another: whose stores are not durable yet, and the images in which just one such store is lost.
+//! What one thread owes another: whose stores are not durable yet, and the images in which exactly one such store is lost.
 //!
-//! A thread that has read a store of another thread, and returns before that store is durable, may have returned what a crash takes back. Whether it has shows
-//! in the image that loses this store and nothing else.
+//! A thread that has read a store of another thread, and returns before that store is durable, may have returned what a crash takes back. The image that loses
+//! this store and nothing else shows whether it has.
 
 use super::{Crash, Event, Image, Life, Seen, images};
 use crate::medium::LINE;
@@ -11,7 +11,7 @@ use crate::medium::LINE;
 pub struct Debt {
     /// Offset of the word in bytes.
     pub at: usize,
-    /// The store is the n-th of its life.
+    /// Number of the store in its life.
     number: u64,
 }
 
@@ -29,7 +29,7 @@ impl Crash {
 }
 
 impl Life {
-    /// Shows the image in which the store of `debt` and those that need it are lost and nothing else, and the one in which all is lost that can be.
+    /// Shows the image that loses only the store of `debt` and those that need it, and the one that loses everything that can be lost.
     pub fn lose(&self, debt: Debt, observer: impl FnMut(&Image<'_>) -> Seen + Send + 'static) {
         let level = &self.crash.level;
         let mut state = level.state.lock();

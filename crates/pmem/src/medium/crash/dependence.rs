@@ -1,11 +1,10 @@
-//! Which stores rely on others having reached their line before them: an advisory mode, in which they need not have.
+//! Which stores rely on others having reached their line before them: an advisory mode in which they need not have.
 //!
-//! That a line holds a prefix of its stores is what the processor promises, and what the compiler keeps to as far as stores are ordered. Much rests on it, and
+//! That a line holds a prefix of its stores is what the processor promises, and what the compiler respects as far as stores are ordered. Much rests on it, and
 //! nothing in the source shows where. So, with [`CrashOptions::dependences`](super::CrashOptions::dependences), the words of a line are independent of each
-//! other: a crash keeps any set of the line's stores, in order only to the same word. Where an image breaks a rule which it does not break with a prefix of
-//! the line's stores, it is varied until one store is known that is kept, and one that is lost before it, without which nothing breaks. That pair of places in
-//! the source is noted as a [`Dependence`], and no image that goes against it is shown from then on. When nothing breaks any more, the list is what our stores
-//! rely on.
+//! other: a crash keeps any set of the line's stores, in order only to the same word. If an image breaks a rule that holds with every prefix of the line's
+//! stores, the image is varied until a kept store and an earlier lost one are found without which nothing breaks. That pair of source locations is noted as a
+//! [`Dependence`], and no image that violates it is shown from then on. When nothing breaks any more, the list is what our stores rely on.
 
 use super::log::{Store, Way};
 use super::states::{Cut, Order};
@@ -14,14 +13,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::Location;
 
-/// A pair of places: the one relies on it that what was stored at the other, before, in the same line, is there.
+/// A pair of source locations: a store at the later one relies on an earlier store at the other, in the same line, being there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dependence {
-    /// What is stored later.
+    /// The later store.
     pub later: &'static Location<'static>,
-    /// What must be there then.
+    /// The store that must be there then.
     pub earlier: &'static Location<'static>,
-    /// Whether the later store is ordered: else the compiler may move it to before the other, and the dependence is a mistake.
+    /// Whether the later store is ordered; otherwise the compiler may move it before the other, and the dependence is a mistake.
     pub is_ordered: bool,
 }
 
@@ -39,7 +38,7 @@ type Pair = (&'static Location<'static>, &'static Location<'static>);
 pub struct Dependences(Mutex<BTreeMap<Pair, Dependence>>);
 
 impl Dependences {
-    /// Every dependence, in the order of the source.
+    /// Every dependence, in source order.
     pub fn all(&self) -> Vec<Dependence> {
         self.0.lock().values().copied().collect()
     }
@@ -57,11 +56,11 @@ impl Dependences {
         noted.entry((later.place, earlier.place)).or_insert(found).is_ordered &= found.is_ordered;
     }
 
-    /// Of a line of `stores` that keeps `cut`, so that a rule is broken, which no prefix of them does: finds which store it is that is kept, and which lost, by
-    /// trying what else `breaks` the rule; notes the pair.
+    /// For a line of `stores` that keeps `cut` and so breaks a rule that no prefix of them breaks: finds which kept store and which lost one are responsible,
+    /// by trying what else `breaks` the rule; notes the pair.
     pub(super) fn explain(&self, stores: &[Store], mut cut: Cut, breaks: &mut dyn FnMut(Cut) -> bool) {
         let order = self.order(stores);
-        // What is lost and need not be: put back with all before it, or alone.
+        // Stores that are lost and need not be: put back with all before them, or alone.
         for place in 0..stores.len() {
             let with_all = order.keep(|other| other <= place || cut.keeps(other, &stores[other]));
             let alone = order.keep(|other| other == place || cut.keeps(other, &stores[other]));
@@ -72,7 +71,7 @@ impl Dependences {
             }
         }
         let Some(lost) = first_lost(stores, &cut) else { return };
-        // With the stores that are kept behind it put back one after the other, as each may need those before it: the first that breaks the rule.
+        // The stores kept behind it are put back one after the other, as each may need those before it; the first that breaks the rule is it.
         let kept = kept_after(stores, &cut, lost);
         let up_to = |place| order.keep(|other| cut.keeps(other, &stores[other]) && (other <= place || !kept.contains(&other)));
         let found = kept.iter().find(|place| breaks(up_to(**place))).or(kept.last());
@@ -86,13 +85,13 @@ impl fmt::Debug for Dependences {
     }
 }
 
-/// The first store that is lost although a later one of the line is kept that should come after it.
+/// The first lost store for which a later one of the line is kept that should come after it.
 pub(super) fn first_lost(stores: &[Store], cut: &Cut) -> Option<usize> {
     let lost = |place: &usize| !cut.keeps(*place, &stores[*place]) && !kept_after(stores, cut, *place).is_empty();
     (0..stores.len()).find(lost)
 }
 
-/// The stores that are kept and should come after this one.
+/// The kept stores that should come after this one.
 fn kept_after(stores: &[Store], cut: &Cut, place: usize) -> Vec<usize> {
     let kept = |later: &usize| cut.keeps(*later, &stores[*later]) && stores[*later].needs(&stores[place]);
     (place + 1..stores.len()).filter(kept).collect()

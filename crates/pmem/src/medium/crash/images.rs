@@ -31,7 +31,7 @@ pub enum Event {
 /// The observer's answer to an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Whether recovery reached a block that was not linked when the crash came ([`Image::is_hidden`]): then its bytes matter, and all their states are shown.
+    /// Whether recovery reached a block that was not linked at the crash ([`Image::is_hidden`]): then its bytes matter, and all their states are shown.
     pub reached_hidden: bool,
     /// Whether the image breaks a rule, for a life with [`CrashOptions::dependences`].
     pub is_broken: bool,
@@ -44,21 +44,21 @@ pub struct Image<'a> {
     hidden: &'a [(usize, usize)],
     images: &'a Buffers,
     hash: u64,
-    /// Who decides what is read of it, or of the image that its life began with.
+    /// Decides what is read of it, or of the image with which its life began.
     lazy: Option<&'a Arc<Lazy>>,
-    /// Whether that is what is read of this image.
+    /// Whether this image is the undecided one.
     is_undecided: bool,
     hides: bool,
     profile: Option<&'a Profile>,
-    /// Whether each line keeps what the processor's order allows: always, but in a life with [`CrashOptions::dependences`].
+    /// Whether each line keeps what the processor's order allows: always, except in a life with [`CrashOptions::dependences`].
     pub is_in_order: bool,
-    /// Who is about to do what happens next, unless that is the end.
+    /// The source location of what happens next, unless that is the end.
     pub place: Option<&'static Location<'static>>,
     /// Number of the crash point in its life, from 1.
     pub point: u64,
     /// What was about to happen.
     pub event: Event,
-    /// What the operation under way had done, the event included.
+    /// What the operation under way had done, including the event.
     pub done: Done,
 }
 
@@ -68,8 +68,8 @@ impl Image<'_> {
         self.level.live(self.hash, options, self.lazy.cloned())
     }
 
-    /// Hash of the whole memory, and of what of it is undecided ([`CrashOptions::lazy_runs_max`]). If it has changed when the observer is done, then something
-    /// has been decided, and the observer will be called again with the same image for what else it could have been.
+    /// Hash of the whole memory, and of its undecided part ([`CrashOptions::lazy_runs_max`]). If it has changed when the observer is done, then something has
+    /// been decided, and the observer will be called again with the same image for the other possibilities.
     pub fn hash(&self) -> u64 {
         Lazy::hash_with(self.lazy, self.hash)
     }
@@ -102,7 +102,7 @@ impl Image<'_> {
 pub struct Balance {
     /// Offset of the line in bytes.
     pub line: usize,
-    /// The stores that were in the balance, in order.
+    /// The stores that the crash could lose, in order.
     pub stores: Vec<Store>,
 }
 
@@ -111,11 +111,11 @@ pub struct Balance {
 pub struct Store {
     /// Offset of the word in bytes.
     pub at: usize,
-    /// What it held.
+    /// The old value.
     pub old: u64,
-    /// What it was to hold.
+    /// The value stored.
     pub new: u64,
-    /// Who stored.
+    /// The location of the store.
     pub place: &'static Location<'static>,
     /// Whether the image has it.
     pub fate: Fate,
@@ -128,7 +128,7 @@ pub enum Fate {
     Kept,
     /// It is not there.
     Lost,
-    /// Nobody has read what would tell.
+    /// Nothing that would tell has been read.
     Unread,
 }
 
@@ -143,7 +143,7 @@ impl fmt::Display for Fate {
 }
 
 impl Image<'_> {
-    /// When the crash came.
+    /// The moment of the crash.
     pub fn moment(&self) -> Moment {
         Moment { point: self.point, event: self.event, place: self.place, done: self.done }
     }
@@ -171,7 +171,7 @@ impl Image<'_> {
     }
 }
 
-/// The moment of a crash, for people.
+/// The moment of a crash, for printing.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     /// Number of the crash point in its life, from 1.
@@ -180,7 +180,7 @@ pub struct Moment {
     pub event: Event,
     /// Where, unless that is the end.
     pub place: Option<&'static Location<'static>>,
-    /// What the operation under way had done, the event included.
+    /// What the operation under way had done, including the event.
     pub done: Done,
 }
 
@@ -210,19 +210,19 @@ impl fmt::Display for Image<'_> {
     }
 }
 
-/// Lines that are not in order and have more states are sampled.
+/// Lines that are not in order and have more states than this are sampled.
 const LISTED_MAX: u64 = 4096;
 
-/// What a line keeps of its stores: one of its states, of which the first keeps nothing, the last everything.
+/// What a line keeps of its stores: one of its states, of which the first keeps nothing and the last everything.
 struct Kept {
     line: u32,
-    /// Number of the state. Of a line in order it is the number of stores kept.
+    /// Number of the state. For a line in order, the number of stores kept.
     state: u32,
     /// Number of the last state.
     last: u32,
-    /// The way the Gray code moves it next.
+    /// The direction in which the Gray code moves it next.
     up: bool,
-    /// Of a line that is not in order.
+    /// For a line that is not in order.
     cuts: Option<Cuts>,
 }
 
@@ -231,7 +231,7 @@ struct Cuts {
     now: Cut,
     /// Where they begin in the buffer.
     first: usize,
-    /// Whether all are there: else there are three, nothing, something at random, everything.
+    /// Whether all are there: otherwise there are three, nothing, a random set, everything.
     is_complete: bool,
 }
 
@@ -278,7 +278,7 @@ pub(super) fn enumerate(level: &Arc<Level>, state: &mut State, event: Event, pla
     set_late(level, state, |store| (store.old, store.new));
 }
 
-/// Shows the images; says whether that must be done again, because more is known of what they may be.
+/// Shows the images; returns whether that must be repeated, because more is known of what they may be.
 fn walk_through(level: &Arc<Level>, state: &mut State, event: Event, place: Option<&'static Location<'static>>, observer: &mut Observer) -> bool {
     let mut images = std::mem::take(&mut state.images);
     images.lines.clear();
@@ -310,7 +310,7 @@ fn walk_through(level: &Arc<Level>, state: &mut State, event: Event, place: Opti
     is_explained
 }
 
-/// Takes the stores that no image may show out of the memory, or puts them back.
+/// Takes stores that no image may show out of the memory, or puts them back.
 fn set_late(level: &Arc<Level>, state: &mut State, change: impl Fn(&log::Store) -> (u64, u64)) {
     for store in state.log.late() {
         let (from, to) = change(store);
@@ -319,8 +319,8 @@ fn set_late(level: &Arc<Level>, state: &mut State, change: impl Fn(&log::Store) 
     }
 }
 
-/// Shows the image in which the store at `place` of the log of `line` is lost, with those that need it and nothing else, and the one in which nothing is kept.
-/// Afterwards the memory is as before.
+/// Shows the image that loses only the store at `place` of the log of `line` and those that need it, and the one that keeps nothing. Afterwards the memory is
+/// as before.
 pub(super) fn without(level: &Arc<Level>, state: &mut State, line: u32, place: usize, event: Event, observer: &mut Observer) {
     let mut images = Buffers::default();
     state.log.dirty().for_each(|(line, _)| images.add(&state.log, line));
@@ -350,7 +350,7 @@ pub(super) fn without(level: &Arc<Level>, state: &mut State, line: u32, place: u
     debug_assert_eq!(walk.hash, walk.state.hash);
 }
 
-/// How many states the lines have together.
+/// Number of combined states of the lines.
 fn states(lines: &[Kept]) -> Option<u64> {
     lines.iter().try_fold(1u64, |product, kept| product.checked_mul(u64::from(kept.last) + 1))
 }
@@ -358,11 +358,11 @@ fn states(lines: &[Kept]) -> Option<u64> {
 /// How the crash points of a run were shown.
 #[derive(Debug, Default)]
 pub struct Points {
-    /// Every image of them.
+    /// With every image.
     pub eager: AtomicU64,
-    /// Undecided, in every way that they can be read.
+    /// Undecided, in every way to read them.
     pub lazy: AtomicU64,
-    /// A sample.
+    /// As a sample.
     pub sampled: AtomicU64,
 }
 
@@ -383,9 +383,9 @@ struct Walk<'a> {
     /// Ordinary lines, then those of hidden blocks.
     images: Buffers,
     hash: u64,
-    /// Who decides what is read of the image, or of the one that this life began with.
+    /// Decides what is read of the image, or of the one with which this life began.
     lazy: Option<Arc<Lazy>>,
-    /// Whether that is what is read of this image.
+    /// Whether this image is the undecided one.
     is_undecided: bool,
     /// Whether states were left out because there are too many.
     is_sampled: bool,
@@ -393,7 +393,7 @@ struct Walk<'a> {
     place: Option<&'static Location<'static>>,
     done: Done,
     random: Random,
-    /// Whether a dependence has been noted: then what the images may be is no longer what was listed.
+    /// Whether a dependence has been noted: then the list of possible images is out of date.
     is_explained: bool,
 }
 
@@ -422,9 +422,9 @@ impl<'a> Walk<'a> {
         cuts.filter(|(_, stores, cuts)| first_lost(stores, &cuts.now).is_some()).map(|(index, ..)| index)
     }
 
-    /// Notes on what order of stores it depends that a rule is broken.
+    /// Notes on which order of stores it depends that a rule is broken.
     fn explain(&mut self, observer: &mut Observer) {
-        // First the lines that break it in an order which a crash may leave, too.
+        // First, lines with which the rule also breaks in a legal order are put in order.
         for index in self.lines_out_of_order().collect::<Vec<_>>() {
             let (line, now) = (self.images.lines[index].line, self.cut(index));
             let (order, count) = (self.order(line), self.state.log.stores(line).len());
@@ -470,8 +470,8 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Whether there are too many states to show each of them, and loads of this thread can be watched. Nothing is undecided in lives on what is undecided:
-    /// their own crashes are many and small.
+    /// Whether there are too many states to show each of them, and loads of this thread can be watched. In lives on an undecided image nothing is left
+    /// undecided: their own crashes are many and small.
     fn may_be_lazy(&mut self, split: usize) -> bool {
         let options = &self.state.options;
         let is_free = schedule::IS_BUILT_IN && self.lazy.is_none() && !schedule::is_scheduled() && options.dependences.is_none();
@@ -479,9 +479,9 @@ impl<'a> Walk<'a> {
         is_wanted && (0..split).all(|index| self.list(index)) && states(&self.images.lines).is_none_or(|states| states > self.state.options.images_max)
     }
 
-    /// Shows the image undecided, once for each way in which it can be read. Says whether these were all.
+    /// Shows the image undecided, once for each way to read it. Returns whether these were all.
     ///
-    /// Of sets of stores in hidden blocks there are too many states, so it is with three of them that nothing hidden is reached.
+    /// Sets of stores in hidden blocks have too many states, so three of them are used to establish that nothing hidden is reached.
     fn show_undecided(&mut self, observer: &mut Observer) -> bool {
         let all = 0..self.images.lines.len();
         self.shuffle(all.clone());
@@ -508,7 +508,7 @@ impl<'a> Walk<'a> {
         is_whole
     }
 
-    /// What the line, of which all is lost, holds in each of its states.
+    /// The content of the line, of which all is lost, in each of its states.
     fn contents(&mut self, index: usize) -> Vec<Content> {
         let (first, last) = (self.images.lines[index].line as usize * LINE / WORD, self.images.lines[index].last);
         let level = Arc::clone(self.level);
@@ -521,7 +521,7 @@ impl<'a> Walk<'a> {
         contents
     }
 
-    /// Shows this state of the ordinary lines with the hidden ones all there, gone, and mixed; with every state of them if one is reached.
+    /// Shows this state of the ordinary lines with the hidden ones all kept, all lost, and mixed; with every state of them if one is reached.
     fn show_hidden(&mut self, hidden: Range<usize>, observer: &mut Observer) {
         let mut seen = self.show(observer);
         if hidden.is_empty() {
@@ -564,7 +564,7 @@ impl<'a> Walk<'a> {
         cuts.is_complete
     }
 
-    /// Reflected mixed-radix Gray code: one store applied or taken back from state to state, or a few. It ends far from where it began.
+    /// Reflected mixed-radix Gray code: from state to state, one store, or a few, is applied or taken back. It ends far from where it began.
     fn every_state(&mut self, range: Range<usize>, visit: &mut dyn FnMut(&mut Self)) {
         'states: loop {
             visit(self);
@@ -653,7 +653,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Makes the line keep what `cut` says, which is its n-th state or none of them; a line in order keeps its first n stores.
+    /// Makes the line keep `cut`, which is its n-th state or none of them; a line in order keeps its first n stores.
     fn set_cut(&mut self, index: usize, state: u32, cut: Cut) {
         let kept = &mut self.images.lines[index];
         let Some(cuts) = &mut kept.cuts else { return self.set(index, state) };

@@ -1,8 +1,8 @@
-//! Images that are decided by whoever reads them.
+//! Images that are decided as they are read.
 //!
-//! Whoever recovers an image reads but some of the words that a crash put in the balance. So the image is left undecided: each line may be in any of its
-//! states. Just before a load of a word that these states give different values, one value is chosen, which leaves fewer states; and the same is run again with
-//! each other value (Jaaru's idea). What nobody reads costs nothing.
+//! A recovery reads only some of the words that a crash left undecided. So the image stays undecided: each line may be in any of its states. Just before a load
+//! of a word to which these states give different values, one value is chosen, which leaves fewer states; and the same is run again with each other value
+//! (Jaaru's idea). What nobody reads costs nothing.
 //!
 //! ```text
 //!   a line          stores a=1, b=1, a=2                   states 0 to 3, by how many of them are kept
@@ -10,15 +10,15 @@
 //!   then load of b  in the run of {1,2}: is it 0 or 1?     {1} {2}: two runs instead of that one
 //! ```
 //!
-//! 1. Memory always shows, of each line, the first state that is still possible. So a word that has not been read may hold another value than in an image that
+//! 1. Memory always shows the first state of each line that is still possible. So a word that has not been read may hold another value than in an image that
 //!    the run stands for; a word that has been read holds the value of all of them.
-//! 2. A line is decided in full before it is stored to. So what a life has to undo, and what its own crashes put in the balance, never changes under it.
-//! 3. Choices are made depth first, and replayed: a run makes those of the run before it, up to the last that has another value to try. That needs nothing but
-//!    that a run is a function of what it reads, which it must be anyway.
-//! 4. Each image belongs to exactly one run, and the run is what it would be on that image: all its loads, those of lives inside of it, too, had these values.
-//!    So nothing is missed, whatever a run does: crash the recovery, use what was recovered, crash again.
+//! 2. A line is decided in full before it is stored to. So what a life has to undo, and what its own crashes may lose, never changes under it.
+//! 3. Choices are made depth first, and replayed: a run repeats the choices of the run before it, up to the last that has another value to try. That requires
+//!    only that a run is a function of what it reads, which it must be anyway.
+//! 4. Each image belongs to exactly one run, and the run is what it would be on that image: all its loads, including those of lives inside it, had these
+//!    values. So nothing is missed, whatever a run does: crash the recovery, use what was recovered, crash again.
 //!
-//! Loads are seen by way of [`schedule`](crate::schedule), so only in builds with debug assertions, and only those of one thread.
+//! Loads are observed through [`schedule`](crate::schedule), so only in builds with debug assertions, and only those of one thread.
 
 use super::{rehash, word_hash};
 use crate::medium::LINE;
@@ -30,10 +30,10 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a line holds.
+/// The content of a line.
 pub(super) type Content = [u64; LINE / WORD];
 
-/// A crash point of which nothing is decided but what has been read.
+/// A crash point of which only what has been read is decided.
 pub(super) struct Lazy {
     memory: Arc<Memory>,
     undecided: Mutex<Undecided>,
@@ -41,12 +41,12 @@ pub(super) struct Lazy {
 
 struct Undecided {
     lines: Vec<Line>,
-    /// Where each line is in `lines`, by number.
+    /// Position of each line in `lines`, by number.
     places: HashMap<usize, usize>,
     choices: Vec<Choice>,
     /// How many of the choices this run has made.
     made: usize,
-    /// By how much deciding has changed the hash of the memory.
+    /// By how much decisions have changed the hash of the memory.
     hash: u64,
 }
 
@@ -55,7 +55,7 @@ struct Line {
     states: Vec<Content>,
     /// The states that are still possible.
     open: Vec<u32>,
-    /// What has been chosen of it.
+    /// The choices made for it.
     chosen: u64,
 }
 
@@ -66,14 +66,14 @@ struct Choice {
 }
 
 impl Lazy {
-    /// Of lines, by number, and their states, in the first of which each is in `memory`.
+    /// For lines, by number, with their states; `memory` has each in its first.
     pub(super) fn new(memory: &Arc<Memory>, lines: impl Iterator<Item = (usize, Vec<Content>)>) -> Self {
         let lines: Vec<_> = lines.map(|(number, states)| Line { number, open: (0..states.len() as u32).collect(), states, chosen: 0 }).collect();
         let places = lines.iter().enumerate().map(|(place, line)| (line.number, place)).collect();
         Self { memory: Arc::clone(memory), undecided: Mutex::new(Undecided { lines, places, choices: Vec::new(), made: 0, hash: 0 }) }
     }
 
-    /// What to add to the hash of a memory in which all lines are in their first states: what has been decided since, and what is still open.
+    /// What to add to the hash of a memory in which all lines are in their first states: the decisions since, and what is still open.
     fn hash(&self) -> u64 {
         let undecided = self.undecided.lock();
         let open = undecided.lines.iter().filter(|line| line.open.len() > 1);
@@ -81,7 +81,7 @@ impl Lazy {
         open.fold(undecided.hash, |hash, line| hash.wrapping_add(word_hash(usize::MAX / 2 + line.number, line.chosen << 1 | 1)))
     }
 
-    /// The hash of a memory that is `hash` but for what `lazy` has decided, and of what it has not.
+    /// The hash of a memory whose hash is `hash` without the decisions of `lazy`, and of what that has not decided.
     pub(super) fn hash_with(lazy: Option<&Arc<Self>>, hash: u64) -> u64 {
         lazy.map_or(hash, |lazy| hash.wrapping_add(lazy.hash()))
     }
@@ -91,7 +91,7 @@ impl Lazy {
         self.undecided.lock().lines[line].open.clone()
     }
 
-    /// A run is over. Memory is as before it. Says whether there are other choices to make in another run.
+    /// A run is over. Memory is as before it. Returns whether there are other choices to make in another run.
     pub(super) fn again(&self) -> bool {
         let undecided = &mut *self.undecided.lock();
         for line in &mut undecided.lines {
@@ -99,7 +99,7 @@ impl Lazy {
             (line.open, line.chosen) = ((0..line.states.len() as u32).collect(), 0);
         }
         debug_assert_eq!(undecided.hash, 0);
-        // Fewer than were made before, if the run had nothing more to look for.
+        // Fewer than were made before, if the run looked for nothing more.
         undecided.choices.truncate(undecided.made);
         undecided.made = 0;
         while let Some(last) = undecided.choices.last_mut() {

@@ -1,7 +1,7 @@
 //! What is not durable yet: a log of stores per line, and what each thread has flushed of it.
 //!
 //! A thread's steps between two of its flushes, fences and exchanges are a *stretch*. Within one the compiler may move a relaxed store before any other to
-//! another word: so relaxed stores are a set, in no order.
+//! another word, so relaxed stores are a set, in no order.
 
 use super::site::{Site, Verb};
 use super::states::Cut;
@@ -15,7 +15,7 @@ pub(super) struct Store {
     pub(super) at: usize,
     pub(super) old: u64,
     pub(super) new: u64,
-    /// Who stored.
+    /// The location of the store.
     pub(super) place: &'static Location<'static>,
     /// Number of the thread that stored.
     pub(super) by: u64,
@@ -28,14 +28,14 @@ pub(super) struct Store {
     pub(super) number: u64,
 }
 
-/// What a store claims of its order among those of its line.
+/// What a store claims about its order among those of its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// It comes after all before it.
     Ordered,
-    /// Nothing within its stretch.
+    /// No order within its stretch.
     Relaxed,
-    /// Nothing at all, but for its word. A flush does not help it; a fence of its thread does.
+    /// No order at all, except to its own word. A flush does not make it durable; a fence of its thread does.
     Streamed,
 }
 
@@ -46,7 +46,7 @@ impl Way {
 }
 
 impl Store {
-    /// Whether a crash that keeps this store keeps `earlier`, too, which stands before it in the log of their line.
+    /// Whether a crash that keeps this store also keeps `earlier`, which precedes it in the log of their line.
     pub(super) fn needs(&self, earlier: &Self) -> bool {
         earlier.at == self.at
             || match (earlier.way, self.way) {
@@ -63,7 +63,7 @@ struct Flushed {
     line: u32,
     /// Number of the last store before it, to whatever line.
     number: u64,
-    /// Who flushed.
+    /// The location of the flush.
     place: &'static Location<'static>,
 }
 
@@ -77,7 +77,7 @@ impl Flushed {
 #[derive(Default)]
 struct Line {
     stores: Vec<Store>,
-    /// Whether some store does not need the one before it: then not all that a crash may keep is a prefix.
+    /// Whether some store does not need the one before it: then not everything that a crash may keep is a prefix.
     is_loose: bool,
 }
 
@@ -87,7 +87,7 @@ impl Line {
         self.stores.push(store);
     }
 
-    /// What is `durable` leaves the log, and with it all that was stored to the same words before.
+    /// Stores that are `durable` leave the log, and with them all earlier stores to the same words.
     fn settle(&mut self, durable: impl Fn(&Store) -> bool) {
         if self.stores.iter().all(&durable) {
             self.stores.clear();
@@ -100,12 +100,12 @@ impl Line {
     }
 }
 
-/// What a thread has begun and no fence of its has completed.
+/// What a thread has begun and none of its fences has completed.
 struct Thread {
     number: u64,
     stretch: u64,
     flushed: Vec<Flushed>,
-    /// Lines in which it has stored what needs no flush to become durable.
+    /// Lines in which it has made stores that need no flush to become durable.
     unflushed: Vec<u32>,
 }
 
@@ -115,11 +115,11 @@ pub(super) struct Log {
     /// Numbers of the lines with stores, in no particular order.
     dirty: Vec<u32>,
     threads: Vec<Thread>,
-    /// Stores that the memory shows and no image may, because they are late by mistake ([`super::Act::Late`]).
+    /// Stores that the memory shows and no image may, because a planted mistake makes them late ([`super::Act::Late`]).
     late: Vec<Store>,
     /// Number of stores ever logged.
     number: u64,
-    /// Whether stores to different words of a line are taken to be in no order.
+    /// Whether stores to different words of a line are assumed to be unordered.
     pub(super) is_by_word: bool,
 }
 
@@ -133,7 +133,7 @@ impl Log {
         self.lines.len()
     }
 
-    /// Whether there is a store before `store` in its line that could as well have come after it, as far as this thread has waited for.
+    /// Whether there is a store before `store` in its line that could as well have come after it, given what this thread has waited for.
     pub(super) fn may_be_early(&self, store: &Store) -> bool {
         let number = store.at / LINE;
         let flushed = self.threads.iter().flat_map(|thread| &thread.flushed).filter(|flushed| flushed.line as usize == number);
@@ -173,7 +173,7 @@ impl Log {
         self.late.push(store);
     }
 
-    /// What is late comes too late when its word is stored to again: then the images go from what was before to the new store.
+    /// A late store is superseded when its word is stored to again: then the images go from the value before it to the new store.
     fn supersede(&mut self, store: &mut Store) {
         if let Some(late) = self.late.iter().position(|late| late.at == store.at) {
             store.old = self.late.swap_remove(late).old;
@@ -204,7 +204,7 @@ impl Log {
         self.threads[this].flushed.extend(dirty.map(|line| Flushed { line: line as u32, number, place }));
     }
 
-    /// The sites that a crash now would cut short: flushes that wait for a fence, and stores that may be lost.
+    /// The sites that a crash now would interrupt: flushes that wait for a fence, and stores that may be lost.
     pub(super) fn cut(&self) -> impl Iterator<Item = Site> {
         let flushes = self.threads.iter().flat_map(|thread| &thread.flushed).map(|flushed| Site { place: flushed.place, verb: Verb::Flush });
         let stores = self.dirty.iter().flat_map(|line| &self.lines[*line as usize].stores).map(|store| Site { place: store.place, verb: Verb::Store });
@@ -269,7 +269,7 @@ impl Log {
         &self.lines[line as usize].stores
     }
 
-    /// Whether a crash may keep only prefixes of what was stored in the line.
+    /// Whether a crash may keep only prefixes of the stores to the line.
     pub(super) fn is_in_order(&self, line: u32) -> bool {
         !self.lines[line as usize].is_loose
     }
@@ -291,7 +291,7 @@ impl Log {
             line.stores.clear();
             line.is_loose = false;
         }
-        // Threads come and go, and never come again.
+        // Threads come and go, and never return.
         self.threads.retain(|thread| thread.number == this_thread());
         for thread in &mut self.threads {
             thread.flushed.clear();
@@ -300,7 +300,7 @@ impl Log {
         self.late.clear();
     }
 
-    /// Where the thread of this number stands in the list of threads.
+    /// Position of the thread with this number in the list of threads.
     fn thread(&mut self, number: u64) -> usize {
         self.threads.iter().position(|thread| thread.number == number).unwrap_or_else(|| {
             self.threads.push(Thread { number, stretch: 0, flushed: Vec::new(), unflushed: Vec::new() });

@@ -1,7 +1,7 @@
-//! Sites: the places in the source where persistent memory is written, flushed and fenced; what can be done wrong there; and what a run saw of each.
+//! Sites: the source locations where persistent memory is written, flushed and fenced; the mistakes possible there; and what a run saw of each.
 //!
-//! A site is the place of a call (`#[track_caller]`), so a helper that is called by two steps of a protocol is two sites if it is `#[track_caller]` itself.
-//! Nothing has to be declared: a run with a [`Profile`] finds every site that it comes by, and which [`Act`]s mean something there.
+//! A site is the location of a call (`#[track_caller]`), so a helper called by two steps of a protocol is two sites if it is `#[track_caller]` itself. Nothing
+//! has to be declared: a run with a [`Profile`] finds every site that it reaches, and which [`Act`]s are meaningful there.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -17,11 +17,11 @@ pub enum Verb {
     Exchange,
     /// Lines are flushed.
     Flush,
-    /// Earlier flushes are waited for.
+    /// It waits for earlier flushes.
     Fence,
 }
 
-/// A place in the source, and what is done there.
+/// A source location, and what is done there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Site {
     /// Where.
@@ -33,19 +33,19 @@ pub struct Site {
 /// A mistake that can be made at a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Act {
-    /// The flush, or the fence, is not there. Of an exchange: it completes no flushes, as if it were no locked operation.
+    /// The flush or fence is omitted. For an exchange: it completes no flushes, as if it were not a locked operation.
     Drop,
-    /// The flush is of the lines next to those that it should be of.
+    /// The flush covers the lines next to the right ones.
     Neighbour,
     /// The flush leaves out the last line.
     Short,
-    /// The store comes before the one that it should follow in its line. Of relaxed stores, which claim no order, this is no mistake.
+    /// The store comes before the one that it should follow in its line. For relaxed stores, which claim no order, this is no mistake.
     Early,
-    /// The store comes after the next fence of its thread, so whatever should make it durable does not.
+    /// The store comes after the next fence of its thread, so what should make it durable does not.
     Late,
 }
 
-/// A mistake at a site: a seeded defect, so that a checker can show that it would find it.
+/// A mistake at a site: a seeded defect, to show that a checker would find it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fault {
     /// Where.
@@ -58,7 +58,7 @@ impl Act {
     /// Every mistake.
     pub const ALL: [Self; 5] = [Self::Drop, Self::Neighbour, Self::Short, Self::Early, Self::Late];
 
-    /// The word for it in tables and on command lines.
+    /// Its name in tables and on command lines.
     pub fn name(self) -> &'static str {
         match self {
             Self::Drop => "drop",
@@ -119,19 +119,19 @@ impl fmt::Debug for Fault {
     }
 }
 
-/// What was seen of a site.
+/// Observations about a site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How often it was come by.
+    /// How often it was reached.
     pub hits: u64,
-    /// Number of images examined of crashes that cut it short: just before a fence that would have completed it, or, of stores, with it in the balance.
+    /// Number of images examined of crashes that interrupted it: just before a fence that would have completed it, or, for stores, while they could be lost.
     pub images: u64,
-    /// The mistakes that mean something there, as bits in the order of [`Act::ALL`].
+    /// The mistakes that are meaningful there, as bits in the order of [`Act::ALL`].
     acts: u8,
 }
 
 impl Tally {
-    /// The mistakes that mean something there.
+    /// The mistakes that are meaningful there.
     pub fn acts(&self) -> impl Iterator<Item = Act> {
         let acts = self.acts;
         Act::ALL.into_iter().filter(move |act| acts & 1 << *act as u8 != 0)
@@ -149,7 +149,7 @@ impl Tally {
 pub struct Profile(Mutex<BTreeMap<Site, Tally>>);
 
 impl Profile {
-    /// Every site come by, in the order of the source.
+    /// Every site reached, in source order.
     pub fn sites(&self) -> Vec<(Site, Tally)> {
         self.0.lock().iter().map(|(site, tally)| (*site, *tally)).collect()
     }
@@ -163,13 +163,13 @@ impl Profile {
         }
     }
 
-    /// A site was come by, where `acts` mean something.
+    /// A site was reached where `acts` are meaningful.
     pub(super) fn hit(&self, place: &'static Location<'static>, verb: Verb, acts: &[Act]) {
         let acts = acts.iter().fold(0, |acts, act| acts | 1 << *act as u8);
         self.0.lock().entry(Site { place, verb }).or_default().add(&Tally { hits: 1, images: 0, acts });
     }
 
-    /// An image was examined of a crash that cut `sites` short.
+    /// An image was examined of a crash that interrupted `sites`.
     pub(super) fn examined(&self, cut: impl Iterator<Item = Site>) {
         let mut sites = self.0.lock();
         for site in cut {

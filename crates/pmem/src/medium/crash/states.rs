@@ -1,14 +1,14 @@
 //! What a crash may leave of one line.
 //!
-//! The stores of a line are a log, in the order in which they reached memory. A crash keeps a set of them with which it keeps all that they need
-//! ([`Store::needs`]); to the same word they need each other in order, so such a set is a [`Cut`]: of each word, the last store kept.
+//! The stores of a line are a log, in the order in which they reached memory. A crash keeps a set of them, together with all that they need ([`Store::needs`]).
+//! Stores to the same word need each other in order, so such a set is a [`Cut`]: for each word, the last store kept.
 //!
 //! ```text
 //! line in order       s1 < s2 < s3 < s4        a prefix: one number says it all, and the next image is one store away
 //! stores in a set     s1 < {s2, s3} , s4       any set with s1 below s2 and s3: the cuts are listed, neighbours in the list being near each other
 //! ```
 //!
-//! Lines in order are nearly all lines, and images of them are made without a list.
+//! Nearly all lines are in order, and images of those are made without a list.
 
 use super::images::Random;
 use super::log::Store;
@@ -17,7 +17,7 @@ use crate::medium::LINE;
 
 const WORDS: usize = LINE / WORD;
 
-/// Of each word of a line, the last store kept, as its number in the line's log, counted from 1; 0 where none is.
+/// For each word of a line, the last store kept, as its number in the line's log, counted from 1; 0 if there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut([u32; WORDS]);
 
@@ -34,7 +34,7 @@ impl Cut {
         Self::up_to(stores, |_| true)
     }
 
-    /// Keeps what is `wanted`, and what was stored to the same words before.
+    /// Keeps the `wanted` stores, and earlier ones to the same words.
     pub(super) fn up_to(stores: &[Store], wanted: impl Fn(&Store) -> bool) -> Self {
         let mut cut = Self::NONE;
         stores.iter().enumerate().filter(|(_, store)| wanted(store)).for_each(|(place, store)| cut.keep(place, store));
@@ -54,7 +54,7 @@ impl Cut {
         self.0.iter().zip(needed.0).all(|(kept, needed)| *kept >= needed)
     }
 
-    /// Goes from here to `to`: calls `change` for each word that differs, with its number in the line, what it holds, and what it is to hold.
+    /// Goes from here to `to`: calls `change` for each word that differs, with its number in the line, its value, and its new value.
     pub(super) fn go(&self, to: &Self, stores: &[Store], mut change: impl FnMut(usize, u64, u64)) {
         for index in 0..WORDS {
             let value = |cut: &Self| match cut.0[index] {
@@ -75,13 +75,13 @@ pub(super) struct Order<'a> {
 }
 
 impl<'a> Order<'a> {
-    /// The order in which the one store needs the other if `needs` says so, of a later and an earlier one.
+    /// The order in which a later store needs an earlier one if `needs` says so.
     pub(super) fn new(stores: &'a [Store], needs: impl Fn(&Store, &Store) -> bool) -> Self {
         let needed = |later: usize| Cut::up_to(&stores[..later], |earlier| needs(&stores[later], earlier));
         Self { stores, needs: (0..stores.len()).map(needed).collect() }
     }
 
-    /// What is kept with the store at `place`, if what that needs is.
+    /// `cut` with the store at `place` added, if it keeps what that needs.
     fn with(&self, mut cut: Cut, place: usize) -> Option<Cut> {
         if !cut.contains(&self.needs[place]) {
             return None;
@@ -90,13 +90,13 @@ impl<'a> Order<'a> {
         Some(cut)
     }
 
-    /// Keeps the stores that are `wanted`, by their places, as far as what they need is.
+    /// Keeps the stores whose places are `wanted`, as far as what they need is kept.
     pub(super) fn keep(&self, mut wanted: impl FnMut(usize) -> bool) -> Cut {
         let places = (0..self.stores.len()).filter(|place| wanted(*place));
         places.fold(Cut::NONE, |cut, place| self.with(cut, place).unwrap_or(cut))
     }
 
-    /// A cut at random: all stores up to some place, and some of those behind.
+    /// A random cut: all stores up to some place, and some of those behind.
     pub(super) fn at_random(&self, random: &mut Random) -> Cut {
         let count = self.stores.len() as u64;
         let (all, share) = (random.below(count + 1), random.below(count + 1));
@@ -119,17 +119,17 @@ impl<'a> Order<'a> {
     }
 }
 
-/// The list in the making.
+/// The list under construction.
 struct Listing<'a> {
     order: &'a Order<'a>,
-    /// Whether the store was kept last, when it was kept and lost in turn: it begins with that again, so that neighbours in the list differ by little.
+    /// Whether the store was kept last, when it was kept and lost in turn. The next turn begins with that, so that neighbours in the list differ little.
     up: Vec<bool>,
     list: &'a mut Vec<Cut>,
     end: usize,
 }
 
 impl Listing<'_> {
-    /// Lists what begins like `cut` before the store at `place`; stops when the list is too long.
+    /// Lists the cuts that begin like `cut` before the store at `place`; stops when the list is too long.
     fn descend(&mut self, place: usize, cut: Cut) -> bool {
         if place == self.order.stores.len() {
             self.list.push(cut);
@@ -160,7 +160,7 @@ mod tests {
         (0..7).map(&mut store).collect()
     }
 
-    /// The sets of stores that contain what each of their stores needs, found by trying all.
+    /// The sets of stores that contain what each of their stores needs, by brute force.
     fn closed_sets(stores: &[Store]) -> BTreeSet<u32> {
         let has = |set: u32, place: usize| set & 1 << place != 0;
         let is_closed = |set: &u32| {

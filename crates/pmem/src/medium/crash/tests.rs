@@ -20,7 +20,7 @@ fn store(pm: &Pm<Crash>, line: u64, index: u64, value: u64) {
     pm.store(word(pm, line, index), value, Ordering::Release);
 }
 
-/// The images shown, each as the words of lines 1 to 3 that are not zero, with the event and the point.
+/// The images shown: for each, the non-zero words of lines 1 to 3, with the event and the point.
 type Shown = Arc<Mutex<Vec<(u64, Event, Vec<(usize, u64)>)>>>;
 
 fn watch(memory: &Arc<Memory>, life: &Life) -> Shown {
@@ -165,7 +165,7 @@ fn of_a_copy_that_a_crash_cuts_into_any_words_are_there() {
     let set: Vec<_> = (11..18).map(words).collect();
     assert_eq!(shown.lock().len(), 128, "no image twice");
     assert_eq!(images(&shown, 1), subsets(&set));
-    // An ordered store comes after all of it in its line, and what comes after it is a set of its own, which may be there without it.
+    // An ordered store comes after all of it in its line; what follows it is a set of its own, which may be there without it.
     store(&pm, 1, 0, 9);
     pm.store(word(&pm, 1, 1), 8, Ordering::Relaxed);
     life.end();
@@ -390,7 +390,7 @@ fn large_products_are_sampled() {
     assert_ne!(shown, run(2));
 }
 
-/// Runs `stores`, which rely on some order within lines, and returns the lines of the pairs found: images that `breaks` break a rule.
+/// Runs `stores`, which rely on some order within lines, and returns the source lines of the pairs found; `breaks` says which images break a rule.
 fn dependences(stores: impl Fn(&Pm<Crash>), breaks: impl Fn(&Memory) -> bool + Send + Copy + 'static) -> Vec<(u32, u32, bool)> {
     let memory = Memory::new(SIZE).unwrap();
     let found = Arc::new(Dependences::default());
@@ -445,7 +445,7 @@ fn words_of_a_line_are_independent_but_for_the_dependences_that_show() {
     assert_eq!(dependences(stores, both), [pair(3, 2), pair(5, 4)]);
     let two_lines = move |memory: &Memory| has(memory, 11) && !has(memory, 10) && has(memory, 17) && !has(memory, 16);
     assert_eq!(dependences(stores, two_lines), [pair(3, 2)], "without the one the other is none");
-    // As of two entries that two headers count.
+    // As with two entries that two headers count.
     let counted = move |memory: &Memory| (has(memory, 10) || has(memory, 11)) && !(has(memory, 8) && has(memory, 9));
     assert_eq!(dependences(stores, counted), [pair(2, 0), pair(2, 1), pair(3, 0), pair(3, 1)], "not of one entry on the other");
 }
@@ -456,7 +456,7 @@ fn an_image_in_order_that_breaks_a_rule_is_no_dependence() {
     assert_eq!(dependences(stores, |memory| memory.words()[10].load(Ordering::Relaxed) == 0 && memory.words()[8].load(Ordering::Relaxed) == 0), []);
 }
 
-/// Stores to lines 1 and 2, two words each, each step at a place of its own.
+/// Stores to lines 1 and 2, two words each, each step at a location of its own.
 fn two_steps(pm: &Pm<Crash>) {
     store(pm, 1, 0, 1);
     pm.store(word(pm, 1, 1), 2, Ordering::Release);
@@ -486,7 +486,7 @@ fn a_profile_finds_every_site_and_what_can_be_wrong_there() {
     let sites = profile.sites();
     let acts: Vec<_> = sites.iter().map(|(site, tally)| (site.verb, tally.hits, tally.acts().collect::<Vec<_>>())).collect();
     let wanted = [
-        // In `store`, and the one in its own place that could come first.
+        // In `store`, and the one at its own location that could come first.
         (Verb::Store, 1, vec![Act::Late]),
         (Verb::Store, 1, vec![Act::Early, Act::Late]),
         (Verb::Flush, 1, vec![Act::Drop, Act::Neighbour, Act::Short]),
@@ -540,7 +540,7 @@ fn a_life_without_end_is_ended() {
     }
 }
 
-/// Reads as one does who follows links, repairs a line where the counter says so, and makes that durable: lines 1 (counter, link), 2 to 4 (contents), 5 (log).
+/// Follows links, repairs a line where the counter says so, and makes that durable: lines 1 (counter, link), 2 to 4 (contents), 5 (log).
 fn follow(pm: &Pm<Crash>) -> Vec<u64> {
     let count = word(pm, 1, 0).get();
     let mut read = vec![count];
@@ -549,7 +549,7 @@ fn follow(pm: &Pm<Crash>) -> Vec<u64> {
         read.extend((0..count.min(3)).map(|index| word(pm, line, index).get()));
     }
     if read.contains(&0) {
-        // A line in the balance is stored to, and so is one that is not.
+        // One undecided line and one that is decided are stored to.
         store(pm, 1, 2, 77);
         store(pm, 5, 0, read.len() as u64);
         pm.flush(word(pm, 5, 0));
@@ -559,7 +559,7 @@ fn follow(pm: &Pm<Crash>) -> Vec<u64> {
     read
 }
 
-/// What was read of images, each with what was read of the images of a crash in that, and of what was read then; and how often.
+/// What was read of images, each with what was read of the images of a crash in that, and after it; and how often.
 fn read_of_images(lazy_runs_max: u64) -> (BTreeSet<Vec<Vec<u64>>>, u64, [u64; 3]) {
     let memory = Memory::new(SIZE).unwrap();
     let points = Arc::new(Points::default());
@@ -591,7 +591,7 @@ fn read_of_images(lazy_runs_max: u64) -> (BTreeSet<Vec<Vec<u64>>>, u64, [u64; 3]
             second.end();
             story.lock().push(found);
         }
-        // Nothing has changed but what was decided.
+        // Only what was decided has changed.
         assert!(image.hash() != hash || content(&inner_memory) == before);
         let mut sink = sink.lock();
         sink.0.insert(std::mem::take(&mut *story.lock()));

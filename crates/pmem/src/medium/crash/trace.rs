@@ -1,7 +1,7 @@
-//! What lives do, in order, told on demand: the story of a violation.
+//! What lives do, in order, recorded on demand: the story of a violation.
 //!
-//! Lives are nested: a recovery is a life on an image of the life that crashed. So what they do is told on a stack: whoever starts a life remembers how much
-//! had been told, and takes what was told since when the life is over, or when something in it is found wrong.
+//! Lives are nested: a recovery is a life on an image of the life that crashed. So their deeds are recorded on a stack: code that starts a life notes the
+//! length of the record, and takes what was added since when the life is over, or when something in it is found wrong.
 
 use super::site::{Act, Fault, Site, Verb};
 use crate::WORD;
@@ -14,35 +14,35 @@ use std::panic::Location;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Deed {
-    /// What whoever tells the story says of what follows.
+    /// A remark on what follows.
     Said(String),
     /// A store or an exchange that changed the word at `at`.
     Stored {
         /// Where, in bytes from the start of the memory.
         at: usize,
-        /// What was there.
+        /// The old value.
         old: u64,
-        /// What is there now.
+        /// The new value.
         new: u64,
-        /// Who did it.
+        /// The site that did it.
         site: Site,
         /// The mistake planted there.
         mistake: Option<Act>,
     },
-    /// So many lines, from the one at `at` on, were flushed.
+    /// This many lines, from the one at `at` on, were flushed.
     Flushed {
         /// Where the first line begins, in bytes from the start of the memory.
         at: usize,
         /// How many.
         lines: usize,
-        /// Who did it.
+        /// The site that did it.
         site: Site,
         /// The mistake planted there.
         mistake: Option<Act>,
     },
-    /// What was flushed was waited for.
+    /// A fence completed earlier flushes.
     Fenced {
-        /// Who did it.
+        /// The site that did it.
         site: Site,
         /// The mistake planted there.
         mistake: Option<Act>,
@@ -79,7 +79,7 @@ impl fmt::Display for Deed {
     }
 }
 
-/// The offset of a word, as its line and the bytes from there on.
+/// The offset of a word, as its line and its byte within that.
 pub(super) struct Spot(pub(super) usize);
 
 impl fmt::Display for Spot {
@@ -88,7 +88,7 @@ impl fmt::Display for Spot {
     }
 }
 
-/// Where lives tell what they do ([`super::CrashOptions::trace`]). Of one thread.
+/// Where lives of one thread record what they do ([`super::CrashOptions::trace`]).
 #[derive(Debug, Default)]
 pub struct Trace(Mutex<Told>);
 
@@ -99,24 +99,24 @@ struct Told {
 }
 
 impl Trace {
-    /// Says something of what follows.
+    /// Adds a remark on what follows.
     pub fn say(&self, text: impl Into<String>) {
         self.tell(Deed::Said(text.into()));
     }
 
-    /// How much has been told.
+    /// Length of the record.
     pub fn length(&self) -> usize {
         self.0.lock().deeds.len()
     }
 
-    /// Takes what has been told since [`Trace::length`] was `from`.
+    /// Takes what has been recorded since [`Trace::length`] was `from`.
     pub fn take(&self, from: usize) -> Vec<Deed> {
         let mut told = self.0.lock();
         let from = from.min(told.deeds.len());
         told.deeds.split_off(from)
     }
 
-    /// Whatever lives do from now on is no part of the story.
+    /// From now on, nothing that lives do is recorded.
     pub fn close(&self) {
         self.0.lock().is_closed = true;
     }

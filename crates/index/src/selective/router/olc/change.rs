@@ -29,7 +29,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         (number, self.nodes.get_or_make(number))
     }
 
-    fn give_back(&self, number: u32, lock: Locked<'_>) {
+    pub(super) fn give_back(&self, number: u32, lock: Locked<'_>) {
         self.separators.clear(self.node(number));
         lock.release_obsolete();
         schedule::drain();
@@ -39,21 +39,17 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     /// Splits the full node `number`, under `parent` (a node that is not full, and the slot) or under a new root.
     fn split(&self, number: u32, version: u64, parent: Option<(&Node<FANOUT>, u64, usize)>) -> Result<(), Restart> {
         let node = self.node(number);
+        // The node first: who merges leaves under it holds it for some fences, and nobody is to wait for its parent meanwhile.
+        let lock = node.latch().lock_from(version)?;
         let above = match parent {
-            Some((parent, version, _)) => parent.latch().lock_from(version)?,
-            None => self.root_latch.try_lock()?,
+            Some((parent, version, _)) => parent.latch().lock_from(version),
+            // Which node it is changes only under the lock of that node.
+            None if self.root.load(Relaxed) == number => self.root_latch.try_lock(),
+            None => Err(Restart),
         };
-        let _lock = match node.latch().lock_from(version) {
-            Ok(lock) if parent.is_some() || self.root.load(Relaxed) == number => lock,
-            Ok(lock) => {
-                lock.release_unchanged();
-                above.release_unchanged();
-                return Err(Restart);
-            }
-            Err(Restart) => {
-                above.release_unchanged();
-                return Err(Restart);
-            }
+        let Ok(_above) = above else {
+            lock.release_unchanged();
+            return Err(Restart);
         };
         let (shape, entries) = (node.shape(), self.separators.entries(node));
         let high = self.separators.high(node, shape);
@@ -62,7 +58,6 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         let (right_number, right_node) = self.take();
         self.separators.fill(right_node, shape.level, right, high.as_ref().map(Borrow::borrow));
         begin(right_node);
-        self.separators.clear(node);
         self.separators.fill(node, shape.level, left, Some(separator));
         match parent {
             Some((parent, _, slot)) => self.separators.insert_behind(parent, slot, separator, u64::from(right_number)),
@@ -85,7 +80,9 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
             assert_eq!(node.children[slot].load(Relaxed), old, "the leaf is latched, so its entry stands");
             node.children[slot].store(left, Relaxed);
             self.separators.insert_behind(node, slot, separator, right);
-            self.shortcuts.reach(separator.head(0));
+            if K::WHOLE {
+                self.shortcuts.reach(separator.head(0));
+            }
             Ok(())
         };
         if K::WHOLE
@@ -181,7 +178,6 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         }
         entries.extend(self.separators.entries(right));
         let high = self.separators.high(right, right_shape);
-        self.separators.clear(left);
         self.separators.fill(left, shape.level, &entries, high.as_ref().map(Borrow::borrow));
         self.give_back(numbers[1], right_lock);
         self.separators.remove_at(parent, slot + 1);

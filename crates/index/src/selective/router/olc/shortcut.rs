@@ -9,6 +9,7 @@
 //! The table has several entries for each node, and covers the keys up to the largest low of a leaf. Where keys are spread so unevenly that entries name few
 //! of the nodes, it is in nobody's interest, and not looked at before there are more nodes.
 
+use crate::key::SPREAD;
 use crossbeam_utils::CachePadded;
 use everleaf_pmem::schedule::atomic::{AtomicU32, AtomicU64};
 use everleaf_pmem::{HANDLE_BITS, Handles};
@@ -54,11 +55,10 @@ struct Account {
 /// No chunk is chosen, and none will be.
 const NEVER: u32 = u32::MAX;
 
-/// Whether a key is one of those whose searches are counted where there is no table: one in 64, by the upper bits of a product, which depend on all bits of the
-/// factor.
+/// Whether a key is one of those whose searches are counted where there is no table: one in 64.
 #[inline(always)]
 fn is_of_the_few(key: u64) -> bool {
-    key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58 == 0
+    key.wrapping_mul(SPREAD) >> 58 == 0
 }
 
 impl Shortcuts {
@@ -88,15 +88,11 @@ impl Shortcuts {
         self.account.chosen.set(NEVER);
     }
 
-    /// No low is larger than this, of a router that is being made.
-    pub(super) fn begin(&mut self, low: u64) {
-        self.account.reach.set(low);
-    }
-
     /// A low as large as this is there, or is about to be.
     pub(super) fn reach(&self, low: u64) {
-        if low > self.account.reach.load(Relaxed) {
-            self.account.reach.store(low, Relaxed);
+        let mut reach = self.account.reach.load(Relaxed);
+        while low > reach {
+            reach = self.account.reach.compare_exchange(reach, low, Relaxed, Relaxed).map_or_else(|found| found, |_| low);
         }
     }
 
