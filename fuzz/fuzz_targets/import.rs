@@ -1,7 +1,7 @@
-//! Imports arbitrary bytes as a stream: an error or all of it, and no panic, no endless loop, and not more memory than the bytes are worth.
+//! Imports arbitrary bytes as a stream: must fail or import everything, without a panic, an endless loop, or more memory than the bytes justify.
 //!
-//! The first byte says whether the rest is the stream as it is, or a list of pieces: kind of a block, and content, of which the target makes blocks with
-//! numbers and checksums that fit, for whoever changes bytes rarely guesses those. What is imported as a whole must come out again.
+//! The first byte says whether the rest is the stream itself, or a list of pieces (block kind and content). The target makes blocks of these with valid numbers
+//! and checksums, which random changes rarely produce. A complete import must export the same content.
 //!
 //! Run it with `cargo +nightly fuzz run import`.
 
@@ -11,14 +11,14 @@ use everleaf::{Options, Part, Store, StreamReader};
 use libfuzzer_sys::fuzz_target;
 use std::collections::BTreeMap;
 
-/// By namespace and key.
+/// Values and expiry times by namespace and key.
 type Content = BTreeMap<(String, Vec<u8>), (Vec<u8>, Option<u64>)>;
 
 fn store() -> Store {
     Store::anonymous(Options { size_max: 8 << 20, recovery_threads: 1, ..Options::default() }).expect("8 MiB")
 }
 
-/// Blocks of what the pieces say: kind, size, content.
+/// Makes blocks of the pieces: kind, size, content.
 fn forge(mut pieces: &[u8]) -> Vec<u8> {
     let mut stream = b"\x89EVS\r\n\x1a\n\x01\0\0\0".to_vec();
     let crc = crc32c::crc32c(&stream);
@@ -40,7 +40,7 @@ fn forge(mut pieces: &[u8]) -> Vec<u8> {
     stream
 }
 
-/// What the stream says, if all of it is sound.
+/// The content of the stream, if all of it is sound.
 fn read(stream: &[u8], now_ms: u64) -> Option<Content> {
     let mut reader = StreamReader::begin(stream).ok()?;
     let (mut content, mut namespace) = (Content::new(), String::new());
@@ -62,7 +62,7 @@ fuzz_target!(|bytes: &[u8]| {
     let store = store();
     let imported = store.import(stream.as_slice()).and_then(|import| import.finish());
     if imported.is_ok() {
-        // It is long over, or has a long time to go, but for one input in a very great many.
+        // The expiry time is long past or far ahead, except for extremely rare inputs.
         let now_ms = store.time_ms();
         let export = store.snapshot().expect("an open store").export(&[], Vec::new()).expect("a vector takes everything");
         let (out, _) = export.finish().expect("a sound store");

@@ -1,4 +1,4 @@
-//! Requests of memcached: however a stream is [cut] into pieces, the parser hears the same, and what it says lies within the request.
+//! Requests of memcached: the parser must read the same from a stream however it is [cut] into pieces, and refer only to bytes within the request.
 #![no_main]
 
 use everleaf_fuzz::cut;

@@ -1,8 +1,8 @@
 //! Opens arbitrary bytes as a pool, and uses what opens.
 //!
-//! The input is a list of changes to a small pool that was closed cleanly: 2 bytes say which word, 8 what it holds from then on. Whoever changes a superblock
-//! rarely guesses its checksum, so the first byte says whether the target mends it. There must be an error or an answer, and no panic, no endless loop, no
-//! access out of bounds.
+//! The input is a list of changes to a small pool that was closed cleanly: 2 bytes for the word's number, 8 for its new value. Random changes of a superblock
+//! rarely have a valid checksum, so the first byte says whether the target corrects it. The result must be an error or an answer, without a panic, an endless
+//! loop, or an access out of bounds.
 //!
 //! Run it with `cargo +nightly fuzz run open_pool`.
 
@@ -19,7 +19,7 @@ fn options() -> PoolOptions {
     PoolOptions { size_max: SIZE, slab_size: 4096, ..PoolOptions::default() }
 }
 
-/// The words of a pool with 40 roots, more than one block of the directory holds.
+/// The words of a pool with 40 roots: more than fit in one block of the directory.
 static SEED: LazyLock<Vec<u64>> = LazyLock::new(|| {
     let memory = Memory::new(SIZE).expect("64 KiB");
     let pool = Pool::create_in(memory.clone(), Hardware::page_cache(), options()).expect("new memory");

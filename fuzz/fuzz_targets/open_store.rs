@@ -1,9 +1,9 @@
-//! Changes words of a store's pool; opens, reads, verifies and uses what is left of it, or repairs it.
+//! Changes words of a store's pool, then opens, reads, verifies and uses the result, or repairs it.
 //!
-//! The first byte chooses which of these, the index, whether the pool was closed or its process killed, and whether the target mends the checksums of the
-//! superblocks and of the allocator's snapshot, which whoever changes them rarely guesses. Each 11 bytes after it change one of the words that are not zero,
-//! or the one behind it: how, which, and a number. There must be an error or an answer, and no panic, no endless loop, and not more memory than the pool is
-//! worth. What `verify` finds sound can be read, forward and backward alike, and what `repair` makes is sound.
+//! The first byte chooses between these, the index, whether the pool was closed or its process killed, and whether the target corrects the checksums of the
+//! superblocks and of the allocator's snapshot, which random changes rarely hit. Each following 11 bytes change one of the nonzero words, or the one after it:
+//! how, which, and a number. The result must be an error or an answer, without a panic, an endless loop, or more memory than the pool justifies. A pool that
+//! `verify` finds sound must be readable, forward and backward alike, and `repair` must produce a sound pool.
 //!
 //! Run it with `cargo +nightly fuzz run open_store`.
 
@@ -35,7 +35,7 @@ const INDEXES: [&str; 15] = [
     "bztree-4",
     "skip-2",
 ];
-/// More entries than the pool has room for are a loop.
+/// A scan with more entries than fit in the pool is a loop.
 const ENTRIES_MAX: usize = SIZE / 8;
 
 fn options(index: &str) -> Options {
@@ -104,7 +104,7 @@ fn bytes_of(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Both superblocks, each with the snapshot that it names.
+/// Corrects both superblocks, each with the snapshot that it names.
 fn mend(words: &mut [u64]) {
     for slot in [64, 128] {
         let (start, size) = (words[slot + 12] as usize / 8, words[slot + 13] as usize / 8);
@@ -117,16 +117,16 @@ fn mend(words: &mut [u64]) {
 
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What a namespace shows.
+/// The visible content of a namespace.
 struct Shown {
     forward: Entries,
     reverse: Entries,
-    /// What lookups find of each key of `forward`.
+    /// The results of lookups of all keys of `forward`.
     found: Vec<Option<Vec<u8>>>,
 }
 
 impl Shown {
-    /// Checks that scans and lookups agree, as they do in a sound pool.
+    /// Checks that scans and lookups agree, as they must in a sound pool.
     fn check(mut self) {
         self.reverse.reverse();
         assert_eq!(self.forward, self.reverse);
@@ -136,7 +136,7 @@ impl Shown {
     }
 }
 
-/// All that a scan shows.
+/// All entries of a scan.
 fn read(namespace: &Namespace, direction: Direction) -> Result<Entries, Error> {
     let mut entries = Entries::new();
     namespace.scan(Bound::Unbounded, direction, |key, value| {
@@ -147,7 +147,7 @@ fn read(namespace: &Namespace, direction: Direction) -> Result<Entries, Error> {
     Ok(entries)
 }
 
-/// What all of its namespaces show.
+/// The visible content of all namespaces.
 fn read_all(store: &Store) -> Result<Vec<Shown>, Error> {
     let mut all = Vec::new();
     for name in store.namespaces() {
@@ -179,12 +179,12 @@ fn open(words: &[u64], index: &str) -> Result<Store, Error> {
     Store::on(Pool::open_in(memory, Hardware::page_cache(), pool_options())?, &options(index))
 }
 
-/// A file in memory: `repair` waits for the disk.
+/// A file in memory, because `repair` waits for the disk.
 fn file(name: &str) -> PathBuf {
     PathBuf::from(format!("/dev/shm/everleaf-fuzz-{}.{name}", std::process::id()))
 }
 
-/// Reads it, verifies it, uses it.
+/// Reads, verifies and uses the store.
 fn live(words: &[u64], index: &str) {
     let Ok(store) = open(words, index) else { return };
     let read = read_all(&store);
@@ -194,7 +194,7 @@ fn live(words: &[u64], index: &str) {
     let _ = (write(&store), store.verify(), store.close());
 }
 
-/// Writes what can be read of it to another pool, which is sound.
+/// Salvages the readable content to another pool, which must be sound.
 fn salvage(words: &[u64]) {
     let (damaged, repaired) = (file("pool"), file("repaired"));
     std::fs::write(&damaged, bytes_of(words)).expect("room in memory");

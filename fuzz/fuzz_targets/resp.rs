@@ -1,11 +1,11 @@
-//! Frames of the Redis protocol: however a stream is [cut] into pieces, the parser hears the same, and never panics.
+//! Frames of the Redis protocol: the parser must read the same from a stream however it is [cut] into pieces, and never panic.
 #![no_main]
 
 use everleaf_fuzz::cut;
 use everleaf_server::resp::{FrameLimits, Parser, Progress, ProtocolError};
 use libfuzzer_sys::fuzz_target;
 
-/// Arguments of every frame, how it ended, and how many bytes were left.
+/// Arguments of all frames, how parsing ended, and how many bytes were left.
 type Heard = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>, usize);
 
 fn hear<'a>(pieces: impl Iterator<Item = &'a [u8]>, limits: &FrameLimits) -> Heard {

@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
-//! What fuzz targets share.
+//! Code that the fuzz targets share.
 
-/// A stream, and the pieces into which it is cut: the first byte says how many cuts there are, the next ones where; the rest is the stream.
+/// Splits the input into a stream and its pieces: the first byte is the number of cuts, the next ones are their positions, the rest is the stream.
 pub fn cut(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
     let (&count, data) = data.split_first()?;
     let count = usize::from(count % 16).min(data.len());

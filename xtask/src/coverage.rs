@@ -1,7 +1,7 @@
-//! What of recovery, the allocator and the changes of a structure the crash suites come by, with one thread and with several: lines and branches, and those
-//! that they never do, with the reason where one can be told.
+//! Measures which lines and branches of recovery, the allocator and structure changes the crash suites reach, with one thread and with several, and lists those
+//! that they never reach, with the reason if it is known.
 //!
-//! The instrumentation of branches is unstable, so this takes a nightly toolchain, and the tools of its LLVM (`rustup component add llvm-tools`).
+//! Branch coverage is unstable, so this needs a nightly toolchain and its LLVM tools (`rustup component add llvm-tools`).
 
 use crate::process::{Failure, nightly, root, run};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What is looked at: a part, and the files of it.
+/// The parts to measure, with their files.
 const PARTS: [(&str, &[&str]); 3] = [
     (
         "recovery",
@@ -53,10 +53,10 @@ const PARTS: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// What the threads run on, and how many schedules.
+/// What the threads run on, and the number of schedules.
 const THREADS: [(&str, u32); 4] = [("isle-128", 3000), ("lb-128", 3000), ("store/isle-128", 200), ("allocator", 1000)];
 
-/// Why the suites do not come by some lines, and words of such lines; the first that fits counts.
+/// Reasons why the suites do not reach some lines, with words in such lines; the first match counts.
 const REASONS: [(&str, &[&str]); 5] = [
     (
         "what is read is damaged (the corruption suites and the fuzz targets show such pools)",
@@ -71,7 +71,7 @@ const REASONS: [(&str, &[&str]); 5] = [
     ("several threads recover (the suites of opening again)", &["batch", "worker", "done.", "recovery.threads"]),
 ];
 
-/// What was counted of a file.
+/// The counts of a file.
 #[derive(Default)]
 struct File {
     lines: BTreeMap<u32, bool>,
@@ -79,16 +79,16 @@ struct File {
     branches: BTreeMap<u32, Vec<bool>>,
 }
 
-/// Runs every world for so long, and threads, and prints what was come by.
+/// Runs every world for this long, and threads, and prints the coverage.
 pub(crate) fn measure(minutes: u64) -> Result<(), Failure> {
     let (target, tools) = (root().join("target/coverage"), tools()?);
     let counts = target.join("counts");
-    // Counts of earlier runs are of other code.
+    // Counts of earlier runs belong to other code.
     let _ = std::fs::remove_dir_all(&counts);
     let cargo = |arguments: &[&str]| {
         let mut command = nightly(arguments)?;
         command.env("RUSTFLAGS", "-C instrument-coverage -Z coverage-options=branch").env("CARGO_TARGET_DIR", &target);
-        // Build scripts and macros are instrumented, too, and count somewhere.
+        // Build scripts and macros are instrumented too, and need a file for their counts.
         command.env("LLVM_PROFILE_FILE", target.join("build.profraw"));
         Ok(command)
     };
@@ -113,18 +113,18 @@ pub(crate) fn measure(minutes: u64) -> Result<(), Failure> {
     all_are_in(|wanted| files.keys().any(|name| is_of(name, wanted))).map_err(Failure)
 }
 
-/// Whether a file is one that a part names, or in a folder that it names.
+/// Whether a part names this file, or a folder that contains it.
 fn is_of(name: &str, wanted: &str) -> bool {
     if wanted.ends_with('/') { name.starts_with(wanted) } else { name == wanted }
 }
 
-/// Whether all is there that is to be looked at, or what is not.
+/// Checks that all files to be measured exist; the error names the missing one.
 fn all_are_in(is_there: impl Fn(&str) -> bool) -> Result<(), String> {
     let missing: Vec<_> = PARTS.iter().flat_map(|(_, wanted)| *wanted).filter(|wanted| !is_there(wanted)).copied().collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("PARTS has what is not there: {}", missing.join(", "))) }
 }
 
-/// Where the toolchain keeps its LLVM.
+/// The folder of the toolchain's LLVM tools.
 fn tools() -> Result<PathBuf, Failure> {
     let output = Command::new("rustup").args(["run", "nightly", "rustc", "--print", "target-libdir"]).output();
     let folder = output.ok().and_then(|output| String::from_utf8(output.stdout).ok()).map(|path| Path::new(path.trim()).with_file_name("bin"));
@@ -133,7 +133,7 @@ fn tools() -> Result<PathBuf, Failure> {
         .ok_or_else(|| Failure("this needs the tools of a nightly toolchain: rustup toolchain install nightly --component llvm-tools".into()))
 }
 
-/// Reads an lcov trace: the files of the workspace, by their paths in it.
+/// Reads an lcov trace: the files of the workspace, by relative path.
 fn read(trace: &str) -> BTreeMap<String, File> {
     let prefix = format!("{}/crates/", root().display());
     let mut files: BTreeMap<String, File> = BTreeMap::new();
@@ -148,7 +148,7 @@ fn read(trace: &str) -> BTreeMap<String, File> {
                     *files.entry(name.clone()).or_default().lines.entry(*number as u32).or_default() |= count.is_some_and(|count| count > 0);
                 }
             }
-            // A count of `-` is that of a branch never evaluated.
+            // A count of `-` means that the branch was never evaluated.
             ("BRDA", [Some(number), .., count]) => {
                 if let Some(name) = &current {
                     files.entry(name.clone()).or_default().branches.entry(*number as u32).or_default().push(count.is_some_and(|count| count > 0));
@@ -189,7 +189,7 @@ fn print(files: &BTreeMap<String, File>) {
     }
 }
 
-/// Lines that stand together, which were never come by, or whose branches went only one way.
+/// Adjacent lines that were never reached, or whose branches went only one way.
 struct Gap<'a> {
     file: &'a str,
     lines: RangeInclusive<u32>,
@@ -215,7 +215,7 @@ impl fmt::Display for Gap<'_> {
     }
 }
 
-/// The gaps of a file. What only closes a block joins what is before it.
+/// The gaps of a file. A line that only closes a block joins the lines before it.
 fn gaps<'a>(name: &'a str, file: &File, text: &str) -> Vec<Gap<'a>> {
     let code: Vec<_> = text.lines().map(str::trim).collect();
     let line = |number: u32| code.get(number as usize - 1).copied().unwrap_or_default();

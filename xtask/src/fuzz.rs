@@ -1,17 +1,17 @@
-//! Fuzzing, with the flags that `cargo fuzz` would set, so that nothing has to be installed.
+//! Fuzzing with the flags that `cargo fuzz` would set, so that it need not be installed.
 
 use crate::process::{Failure, nightly, root, run};
 use std::fs;
 use std::process::Command;
 
-/// Coverage and comparisons for libFuzzer, and the address sanitizer.
+/// Coverage and comparison tracing for libFuzzer, and the address sanitizer.
 const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
                      -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing \
                      -Cdebug-assertions -Zsanitizer=address";
 /// With an explicit target, build scripts and procedural macros are built without the flags.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Runs each target, or one, for `seconds`. What it finds is kept in `fuzz/artifacts`, and replayed by giving that file to the target.
+/// Runs each target, or one, for `seconds`. Inputs that fail are kept in `fuzz/artifacts`; giving such a file to the target replays it.
 pub(crate) fn run_targets(seconds: u64, only: Option<&str>) -> Result<(), Failure> {
     let targets = targets()?;
     let chosen: Vec<_> = targets.iter().filter(|target| only.is_none_or(|only| only == *target)).collect();
@@ -27,8 +27,8 @@ pub(crate) fn run_targets(seconds: u64, only: Option<&str>) -> Result<(), Failur
         }
         let mut command = Command::new(directory.join("target").join(TARGET).join("release").join(target));
         command.arg(&corpus).arg(format!("-artifact_prefix={}/", artifacts.display())).arg(format!("-max_total_time={seconds}"));
-        // An input that takes so long is a finding: nothing here may loop without end. The limit of memory is for the sanitizer's own. Inputs may be long from
-        // the start: left to itself the fuzzer begins with four bytes, and a target that it calls a few times a second never gets more.
+        // An input that takes this long is a finding, because endless loops are not allowed. The memory limit allows for the sanitizer. Inputs may be long from
+        // the start: by default the fuzzer begins with four bytes, and never gets further in a target that it calls only a few times a second.
         run(command.args(["-timeout=20", "-rss_limit_mb=4096", "-len_control=0", "-print_final_stats=1", "-verbosity=0"]))?;
     }
     Ok(())

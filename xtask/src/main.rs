@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! Tasks around the code: `cargo xtask ci` does the quick part of what CI does, the others are the long runs.
+//! Developer tasks: `cargo xtask ci` runs the quick part of CI, the others are long runs.
 
 mod coverage;
 mod fuzz;
@@ -101,26 +101,26 @@ fn do_task(task: Task) -> Result<(), Failure> {
     }
 }
 
-/// What miri is told. It looks for data races, for what the memory model allows and no x86-64 does, and for every access out of bounds or of the wrong kind.
+/// Options for miri, which looks for data races, reorderings that the memory model allows and no x86-64 does, and invalid memory accesses.
 const MIRI_FLAGS: [&str; 4] = [
     // The size of memory and the randomness of tests come from the system.
     "-Zmiri-disable-isolation",
-    // crossbeam-epoch, which is not ours, frees a thread's record under a borrow of it: both models of aliasing, stacked and tree, stop there. Ours has nothing
-    // for them to find: what is shared is atomic words behind shared references.
+    // The crate crossbeam-epoch frees a thread's record while it is borrowed, which both aliasing models, stacked and tree borrows, reject. In our code they
+    // have nothing to find: shared data are atomic words behind shared references.
     "-Zmiri-disable-stacked-borrows",
-    // It keeps the records of threads that have ended for the next ones, to the end of the process.
+    // It keeps the records of ended threads for later ones, until the process ends.
     "-Zmiri-ignore-leaks",
-    // And it keeps tags in the low bits of pointers, which makes integers of them.
+    // It also keeps tags in the low bits of pointers, and so casts them to integers.
     "-Zmiri-permissive-provenance",
 ];
-/// The crates of which miri runs the unit tests: which of them, and what the names of those with threads contain. Of indexes that is what readers see while it
-/// is written: all else is behind latches and epochs, which are of the first.
+/// The crates whose unit tests miri runs, the tests selected, and words in the names of those with threads. For indexes, these are the readers during writes:
+/// all other code uses latches and epochs, which the first crate's tests cover.
 const MIRI_TESTS: [(&str, &[&str], &[&str]); 2] = [
     ("everleaf-pmem", &[], &["thread", "pinned"]),
     ("everleaf-index", &["ever::order::"], &["ever::order::tests::nobody_reads", "ever::order::tests::who_holds"]),
 ];
 
-/// Runs everything once, and what depends on the schedule of threads `seeds` times; or only that, for chosen tests.
+/// Runs all tests once, and those that depend on the schedule of threads `seeds` times; with filters, only the chosen tests.
 fn miri(seeds: u32, filters: &[String]) -> Result<(), Failure> {
     let flags = MIRI_FLAGS.join(" ");
     let many = format!("{flags} -Zmiri-many-seeds=0..{seeds}");
@@ -136,13 +136,12 @@ fn miri(seeds: u32, filters: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs the crash checker. In the profile of tests, with which it shares what is compiled, and whose debug assertions bring in the points at which threads can
-/// be scheduled.
+/// Runs the crash checker in the test profile: it shares its build artifacts, and its debug assertions enable the scheduling points for threads.
 fn crash<S: AsRef<OsStr>>(arguments: &[S]) -> Result<(), Failure> {
     run(cargo(&["run", "--profile", "test", "--package", "everleaf-conformance", "--example", "crash", "--"]).args(arguments))
 }
 
-/// What CI does, cheapest first.
+/// The steps of CI, cheapest first.
 fn ci() -> Result<(), Failure> {
     run(&mut cargo(&["fmt", "--all", "--check"]))?;
     tidy::run()?;

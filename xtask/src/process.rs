@@ -1,4 +1,4 @@
-//! Running other programs from the root of the workspace.
+//! Runs other programs from the root of the workspace.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -36,12 +36,12 @@ pub(crate) fn nightly(arguments: &[&str]) -> Result<Command, Failure> {
     }
     let mut command = Command::new("rustup");
     command.args(["run", "nightly", "cargo"]).args(arguments).current_dir(root());
-    // Set by the cargo that runs this, for its own toolchain.
+    // The outer cargo sets these for its own toolchain.
     command.env_remove("CARGO").env_remove("RUSTC").env_remove("RUSTUP_TOOLCHAIN");
     Ok(command)
 }
 
-/// Runs `command` to its end, which must be a good one.
+/// Runs `command`, which must succeed.
 pub(crate) fn run(command: &mut Command) -> Result<(), Failure> {
     let words: Vec<_> = std::iter::once(command.get_program()).chain(command.get_args()).map(|word| word.to_string_lossy().into_owned()).collect();
     let line = words.join(" ");

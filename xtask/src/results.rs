@@ -1,5 +1,5 @@
-//! The report of `docs/results`: every claim of the papers that can be judged, measured and drawn; what else one looks for first (YCSB, db_bench, space,
-//! instructions); and on request other engines beside.
+//! The report of `docs/results`: measures and draws every claim of the papers that can be judged, the usual benchmarks (YCSB, db_bench, space, instructions),
+//! and on request other engines for comparison.
 
 use crate::process::{Failure, cargo, root, run};
 use clap::Args;
@@ -28,8 +28,8 @@ pub(crate) struct Arguments {
     out: String,
 }
 
-/// What is measured beside the claims: where it goes, the workloads, and with what. Keys of YCSB and db_bench are strings, whose records an index has to keep
-/// as well; instructions are counted at a fiftieth of the speed. `basic-5m` and `recovery` are what the README has tables of.
+/// The panels beside the claims: output name, workloads, and arguments. YCSB and db_bench use string keys, whose records an index must also store; instructions
+/// are counted at a fiftieth of the speed. The README has tables of `basic-5m` and `recovery`.
 const PANELS: [(&str, &str, &[&str]); 7] = [
     ("ycsb", "ycsb-a,ycsb-b,ycsb-c,ycsb-d,ycsb-e,ycsb-f", &["--systems", "store,ever,isle,lb,fp,wb,nv,volatile", "--keys", "50000"]),
     ("db-bench", "fillseq,fillrandom,readrandom,readseq,overwrite", &["--systems", "store,ever,isle,lb,fp,wb,nv,volatile", "--keys", "100000"]),
@@ -44,15 +44,15 @@ const PANELS: [(&str, &str, &[&str]); 7] = [
     ("plain", "basic,search-dependent,miss,update", &["--systems", "lb,lb-plain,ever", "--keys", "5000000"]),
 ];
 
-/// The claims about trees of which every node persists, which came later than what is kept of all claims, and those about what came last.
+/// Claims about trees in which every node is persistent, which are newer than the stored results of all claims, and those about the newest features.
 const LATER: [(&str, &str); 3] = [
     ("persistent-nodes", "A1,A2,A3,A4,A5,A6,A7,A8,A9,A10,A11,A13,C1,C2,C3,E1,E8,E9,E10,E12,E13"),
     ("later", "B18,B19,D26,D27,E1,E8,E9,E10,E11,E12,E13,E14"),
     ("versions", "D1,D2,D5,D8,D9,D11,D12,D13,D14,D15,D16,D17,D18,D19,D28,D29"),
 ];
 
-/// Engines whose writes outlive the process, on tmpfs, where a call that writes back does nothing; redb-nosync and maps, which outlive nothing. The first is
-/// what others are compared with, here and below.
+/// Engines whose writes survive the process, on tmpfs, where write-back calls do nothing; also redb-nosync and maps, which survive nothing. Here and below, the
+/// first engine is the baseline.
 const PROCESS: [&str; 13] = [
     "store",
     "store-snapshots",
@@ -68,17 +68,17 @@ const PROCESS: [&str; 13] = [
     "bf-tree",
     "volatile",
 ];
-/// The store and ordered engines of its kind alone, whose turns then lie closer together.
+/// The store and similar ordered engines alone, so that their turns are closer together.
 const LMDB: [&str; 5] = ["store", "store-snapshots", "lmdb-nosync", "lmdb-writemap", "redb-durable"];
-/// Maps of integers: indexes of the registry, and those that outlive nothing.
+/// Maps of integers: indexes of the registry, and volatile ones.
 const INTEGERS: [&str; 7] = ["ever", "lb", "volatile", "congee", "btreemap", "skipmap", "bf-tree"];
-/// Engines whose writes outlive a power failure, on a disk.
+/// Engines whose writes survive a power failure, on a disk.
 const DISK: [&str; 6] = ["store", "lmdb-durable", "redb-durable", "fjall-durable", "rocksdb-durable", "sled-durable"];
 /// Keys of 16 B and values of 100 B, and integers.
 const STRINGS: [&str; 2] = ["16", "100"];
 const WORDS: [&str; 2] = ["integer", "8"];
-/// Where engines are compared by `micro`: where it goes; domain and directory; sizes of keys and values; the part of the keys; and the systems. A hundredth on
-/// a disk, which takes a thousand times as long.
+/// Comparisons of engines by `micro`: output name; domain and directory; sizes of keys and values; the divisor of the number of keys; and the systems. On a
+/// disk, which takes a thousand times as long, it is a hundredth.
 type Panel = (&'static str, [&'static str; 2], [&'static str; 2], u64, &'static [&'static str]);
 const ENGINES: [Panel; 4] = [
     ("disk", ["msync", "."], STRINGS, 100, &DISK),
@@ -86,7 +86,7 @@ const ENGINES: [Panel; 4] = [
     ("lmdb", ["page-cache", "/dev/shm"], STRINGS, 1, &LMDB),
     ("integers", ["page-cache", "/dev/shm"], WORDS, 1, &INTEGERS),
 ];
-/// Where servers are compared.
+/// Output name of the comparison of servers.
 const SERVED: &str = "servers";
 /// Servers, with the programs that must be installed for them.
 const SERVERS: [(&str, Option<&str>); 8] = [
@@ -100,7 +100,7 @@ const SERVERS: [(&str, Option<&str>); 8] = [
     ("memcached", Some("memcached")),
 ];
 
-/// Measures, and draws.
+/// Measures and draws everything.
 pub(crate) fn measure(arguments: &Arguments) -> Result<(), Failure> {
     let has_peers = arguments.peers || arguments.peers_without_rocksdb;
     let program = || if has_peers { peers(arguments.peers) } else { everleaf() };
@@ -122,7 +122,7 @@ pub(crate) fn measure(arguments: &Arguments) -> Result<(), Failure> {
         let mut command = program();
         let systems: Vec<&str> = systems.iter().copied().filter(|name| arguments.peers || !name.starts_with("rocksdb")).collect();
         command.args(["lab", "run", "--key", key, "--value-bytes", value_bytes, "--domains", domain, "--directory", directory]);
-        // Other engines' files have pages of 4 KiB on a tmpfs, and so has the store's beside them.
+        // Other engines' files have pages of 4 KiB on a tmpfs, so the store's have them too.
         command.args((directory == "/dev/shm").then_some("--small-pages"));
         command.args(["--workload"]).args(workload).args(["--keys", &keys.to_string(), "--systems", &systems.join(",")]);
         report(&format!("{}/{place}", arguments.out), &mut command)
@@ -135,7 +135,7 @@ pub(crate) fn measure(arguments: &Arguments) -> Result<(), Failure> {
     measure(SERVED, &["basic", "--threads", "1,2"], ["page-cache", "."], STRINGS, keys / 10, &servers)
 }
 
-/// Lets `command` write its results into a new folder, and draw them there. Paths begin in the workspace, so that what is kept tells nothing of a machine.
+/// Makes `command` write its results into a new folder and draw them there. Paths are relative to the workspace, so results reveal nothing of a machine.
 fn report(out: &str, command: &mut Command) -> Result<(), Failure> {
     let lines = format!("{out}/results.jsonl");
     if root().join(&lines).exists() {
@@ -144,7 +144,7 @@ fn report(out: &str, command: &mut Command) -> Result<(), Failure> {
     run(command.args(["--report", out]))
 }
 
-/// The program, by a path that holds in the folder of the workspace.
+/// The program, by a path relative to the workspace.
 fn everleaf() -> Command {
     let mut command = Command::new("target/release/everleaf");
     command.current_dir(root());
@@ -169,7 +169,7 @@ fn is_installed(program: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Two had been measured by hand, and the page said that this command had made all of them.
+    /// Regression: two results had been measured by hand, although the page said that this command had made all of them.
     #[test]
     fn whatever_is_kept_can_be_measured_again() {
         let later = LATER.iter().map(|(place, _)| *place);

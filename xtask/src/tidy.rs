@@ -1,11 +1,11 @@
-//! What the compiler and its lints do not check.
+//! Checks that the compiler and its lints do not make.
 //!
-//! 1. Lines of Rust have at most 160 columns: the formatter breaks code at 160, and leaves comments and strings alone. Nothing has spaces at the end of a line.
-//! 2. Every file of Rust begins with a comment that says what it is for.
-//! 3. Every crate but `pmem` and the peers, one of which cannot be opened without, forbids unsafe code, and every crate takes the lints of the workspace, one
-//!    of which demands a reason for each unsafe block.
-//! 4. Nothing is left for later, and no path of somebody's machine is in a file.
-//! 5. Links of the documents lead somewhere.
+//! 1. Lines of Rust have at most 160 columns: the formatter breaks code at 160, but not comments and strings. No line ends in spaces.
+//! 2. Every Rust file begins with a comment that says what it is for.
+//! 3. Every crate except `pmem` and the peers, one of which needs unsafe code to be opened, forbids unsafe code. Every crate uses the lints of the workspace,
+//!    one of which demands a reason for each unsafe block.
+//! 4. No file contains reminders of unfinished work, or a path of a developer's machine.
+//! 5. Links in the documents have valid targets.
 
 use crate::process::{Failure, root};
 use std::fs;
@@ -14,7 +14,7 @@ use std::process::Command;
 
 const WIDTH_MAX: usize = 160;
 
-/// Words that no file may have. In halves, because this is a file too.
+/// Words that no file may contain, in halves, because this is a file too.
 const FORBIDDEN: [[&str; 2]; 10] = [
     ["TO", "DO"],
     ["FIX", "ME"],
@@ -28,12 +28,12 @@ const FORBIDDEN: [[&str; 2]; 10] = [
     ["/tm", "p/"],
 ];
 
-/// Checks every file under version control, and prints what is wrong.
+/// Checks every file under version control, and prints the violations.
 pub(crate) fn run() -> Result<(), Failure> {
     let mut findings = Vec::new();
     for path in files()? {
         let Ok(text) = fs::read_to_string(root().join(&path)) else { continue };
-        // What the lab draws carries its fonts as text, in which every word comes up.
+        // The lab's drawings embed fonts as text, which contains every word by chance.
         if !(path.starts_with("docs/results") && path.extension().is_some_and(|extension| extension == "html" || extension == "svg")) {
             check_text(&path, &text, &mut findings);
         }

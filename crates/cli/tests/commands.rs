@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The commands, as a shell or a program sees them: standard output, standard error, exit codes.
+//! The commands as a shell or a program sees them: standard output, standard error, exit codes.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -15,7 +15,7 @@ fn everleaf(directory: &Path, arguments: &[&str], input: &[u8]) -> Output {
     process.wait_with_output().expect("it ends")
 }
 
-/// Runs a command that must end with `code`; its standard output.
+/// Runs a command that must end with `code`, and returns its standard output.
 #[track_caller]
 fn expect(directory: &Path, arguments: &[&str], input: &[u8], code: i32) -> Vec<u8> {
     let output = everleaf(directory, arguments, input);
@@ -27,7 +27,7 @@ fn directory() -> tempfile::TempDir {
     tempfile::tempdir().expect("a directory")
 }
 
-/// Who listens on a port that was free, and where.
+/// A listener on a port that was free, and its address.
 fn listener() -> (std::net::TcpListener, std::net::SocketAddr) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address");
@@ -79,7 +79,7 @@ fn exit_codes_say_what_happened() {
     assert!(!path.join("tiny.pool").exists());
     expect(path, &["serve", "--password", ""], b"", 2);
     expect(path, &["stats", "--watch", "--server", "localhost"], b"", 2);
-    // What a server serves is not chosen here.
+    // These commands address a server, so options that choose or open a pool do not apply.
     for command in [&["compact", "--online"][..], &["stats", "--watch"]] {
         for option in [&["--pool", "other.pool"][..], &["--size-max", "1G"], &["--accept-dirty-shutdown"]] {
             expect(path, &[command, option].concat(), b"", 2);
@@ -97,7 +97,7 @@ fn exit_codes_say_what_happened() {
     expect(path, &["check", "--pool", "text"], b"", 3);
 }
 
-/// What a limit on the size of files does, as a full disk would; the signal that goes with it must not end the process.
+/// A file size limit acts like a full disk; its signal must not end the process.
 #[test]
 fn a_limit_on_the_size_of_files_is_an_error() {
     let directory = directory();
@@ -121,7 +121,7 @@ fn kill(process: &Child, signal: &str) {
     assert!(Command::new("kill").args([signal, &process.id().to_string()]).status().expect("kill runs").success());
 }
 
-/// A command that looks at a pool, and was interrupted, used to leave it open: to be recovered, or, behind a restart of the machine, refused.
+/// Regression: an interrupted command that read a pool left it open: to be recovered, or, after a restart of the machine, refused.
 #[test]
 fn what_is_interrupted_closes_the_pool() {
     let directory = directory();
@@ -132,7 +132,7 @@ fn what_is_interrupted_closes_the_pool() {
         for signal in ["-INT", "-TERM", "-HUP"] {
             let mut process = Command::new(env!("CARGO_BIN_EXE_everleaf"));
             let mut process = process.args(command).current_dir(path).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
-            // It waits for somebody to read on.
+            // It waits until its output is read.
             let mut first = [0];
             process.stdout.as_mut().expect("its output is piped").read_exact(&mut first).expect("it prints");
             kill(&process, signal);
@@ -144,7 +144,7 @@ fn what_is_interrupted_closes_the_pool() {
     }
 }
 
-/// A server whose terminal goes closes its pool, unless it was started with `nohup`.
+/// A server whose terminal closes also closes its pool, unless it was started with `nohup`.
 #[test]
 fn a_server_stops_when_its_terminal_goes() {
     for is_ignored in [false, true] {
@@ -172,7 +172,7 @@ fn a_server_stops_when_its_terminal_goes() {
     }
 }
 
-/// An export that failed used to leave what it had come to, and nothing of what was there.
+/// Regression: an export that failed left its partial output, and destroyed the previous file.
 #[test]
 fn an_export_that_fails_leaves_what_was_there() {
     let directory = directory();
@@ -189,18 +189,18 @@ fn an_export_that_fails_leaves_what_was_there() {
     expect(path, &["export", "exported"], b"", 0);
     let size = std::fs::metadata(path.join("exported")).expect("the file").len();
     assert!(size > 1 << 20, "{size}");
-    // What is no file is written to as it is.
+    // A target that is not a regular file is written directly.
     let output = everleaf(path, &["export", "/dev/stdout"], b"");
     assert!(output.status.success() && output.stdout.len() as u64 > size);
 }
 
-/// Runs a command at a terminal, if there is a program that makes one; what the terminal shows.
+/// Runs a command at a terminal, if a program that provides one is installed, and returns what the terminal shows.
 fn at_terminal(directory: &Path, line: &str) -> Option<String> {
     let line = format!("{} {line}", env!("CARGO_BIN_EXE_everleaf"));
     let mut command = Command::new("script");
     command.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm").current_dir(directory).stdin(Stdio::null());
     let Ok(output) = command.output() else {
-        // Past the capture of what passing tests print: nobody is to believe that it ran.
+        // Bypasses the capture of passing tests' output, so that the test does not seem to have run.
         let _ = writeln!(std::io::stderr(), "SKIPPED: script is not installed (Debian: bsdutils)");
         return None;
     };
@@ -218,7 +218,7 @@ fn whoever_looks_at_a_terminal_sees_a_check_go_on() {
     assert!(shown.contains(" entries, ") && shown.contains("everleaf.pool is sound"), "{shown:?}");
 }
 
-/// The server is one that says what this test wants it to.
+/// The server is a mock that gives the replies for this test.
 #[test]
 fn whoever_looks_at_a_terminal_sees_a_compaction_go_on() {
     let (listener, address) = listener();
@@ -244,7 +244,7 @@ fn whoever_looks_at_a_terminal_sees_a_compaction_go_on() {
     server.join().expect("it has said everything");
 }
 
-/// It was told that the server does not say why it has not compacted its pool.
+/// Regression: the message was that the server does not say why it has not compacted its pool.
 #[test]
 fn another_server_is_not_taken_for_one_of_ours() {
     let (listener, address) = listener();
@@ -268,7 +268,7 @@ fn another_server_is_not_taken_for_one_of_ours() {
     server.join().expect("it was asked twice");
 }
 
-/// Whatever a command fails in, the pool is closed: a large one that is not takes its time at the next start.
+/// Whatever makes a command fail, the pool is closed: a large one that is not takes long at the next start.
 #[test]
 fn a_command_that_fails_closes_the_pool() {
     let directory = directory();
@@ -281,14 +281,14 @@ fn a_command_that_fails_closes_the_pool() {
     assert_eq!(info["state"], "closed");
 }
 
-/// An empty one was left behind.
+/// Regression: an empty pool was left behind.
 #[test]
 fn what_cannot_be_done_makes_no_pool() {
     let directory = directory();
     let path = directory.path();
     let (_listener, address) = listener();
     let port = address.port().to_string();
-    // Every client was dropped without a word.
+    // Regression: with this value every client was dropped silently.
     for option in ["--query-buffer-size-max", "--output-buffer-size-max"] {
         for size in ["0", "65535"] {
             expect(path, &["serve", "--port", "0", option, size], b"", 2);
@@ -300,7 +300,7 @@ fn what_cannot_be_done_makes_no_pool() {
     assert_eq!(std::fs::read_dir(path).expect("it is there").count(), 0);
 }
 
-/// An export into a pipe whose reader had died was a success, and so was a check that could not say what it had found.
+/// Regression: an export into a pipe whose reader had died succeeded, and so did a check that could not print its findings.
 #[test]
 fn only_what_does_nothing_but_print_may_lose_its_reader() {
     let directory = directory();
@@ -320,12 +320,12 @@ fn only_what_does_nothing_but_print_may_lose_its_reader() {
         let (code, message) = unread(arguments);
         assert!(code == Some(4) && message.contains("Broken pipe"), "{arguments:?}: {code:?}, {message}");
     }
-    // Whatever became of the output, the pool is closed.
+    // Whatever happened to the output, the pool is closed.
     let info: serde_json::Value = serde_json::from_slice(&expect(directory.path(), &["info", "--json"], b"", 0)).expect("JSON");
     assert_eq!(info["state"], "closed");
 }
 
-/// It panicked instead of saying what was wrong.
+/// Regression: the command panicked instead of reporting the error.
 #[test]
 fn nobody_who_reads_errors_is_no_error() {
     let directory = directory();
@@ -354,7 +354,7 @@ fn scans_go_both_ways_and_stop() {
     assert_eq!(scan(&["--limit", "1", "--json"]), "{\"key\":\"a\",\"value\":\"1\"}\n");
 }
 
-/// A name that was mistyped looked like a namespace without keys.
+/// Regression: a mistyped name looked like a namespace without keys.
 #[test]
 fn a_namespace_that_there_is_none_of_is_not_an_empty_one() {
     let directory = directory();
@@ -380,13 +380,13 @@ fn what_is_dumped_can_be_loaded() {
     assert_eq!(dump.iter().filter(|&&byte| byte == b'\n').count(), 2);
     expect(path, &["load", "-", "--format", "ndjson", "--pool", "copy.pool"], &dump, 0);
     assert_eq!(expect(path, &["dump", "--pool", "copy.pool"], b"", 0), dump);
-    // Elsewhere, if that is asked for.
+    // Into another pool, if the options say so.
     expect(path, &["load", "-", "--format", "ndjson", "--namespace", "all", "--pool", "all.pool"], &dump, 0);
     let all = String::from_utf8(expect(path, &["dump", "--pool", "all.pool"], b"", 0)).expect("UTF-8");
     assert!(all.lines().count() == 2 && all.lines().all(|line| line.contains("\"namespace\":\"all\"")), "{all}");
 }
 
-/// They came to stay: the times were lost on the way.
+/// Regression: the expiry was lost, and the keys became permanent.
 #[test]
 fn what_is_dumped_and_loaded_expires_as_before() {
     const FAR: u64 = 32_503_680_000_000;
@@ -402,14 +402,14 @@ fn what_is_dumped_and_loaded_expires_as_before() {
     let told = format!("{{\"expires_ms\":{FAR},\"key\":\"k\",\"value\":\"v\"}}\n");
     assert_eq!(expect(path, &["get", "--json", "k"], b"", 0), told.as_bytes());
     assert_eq!(expect(path, &["scan", "--json", "--limit", "1"], b"", 0), told.as_bytes());
-    // Of what has expired, nothing is there afterwards, as when it had been loaded in time.
+    // Nothing remains of expired entries, as if they had been loaded in time.
     let late = "{\"expires_ms\":1,\"key\":\"k\",\"value\":\"w\"}\n{\"expires_ms\":1,\"key\":\"m\",\"value\":\"w\"}\n";
     let said = String::from_utf8(expect(path, &["load", "-", "--format", "ndjson"], late.as_bytes(), 0)).expect("UTF-8");
     assert!(said.starts_with("loaded 2 lines in ") && said.ends_with(", 2 of them have expired\n"), "{said}");
     assert_eq!(String::from_utf8_lossy(&expect(path, &["dump"], b"", 0)), lasting);
 }
 
-/// A time in a field of another name was left out, and nobody was told.
+/// Regression: an expiry in a field of another name was silently ignored.
 #[test]
 fn a_line_with_a_field_that_nobody_knows_is_a_bad_line() {
     let directory = directory();
@@ -453,13 +453,13 @@ fn a_pool_is_backed_up_exported_and_compacted() {
     let stream = expect(path, &["backup", "-"], b"", 0);
     expect(path, &["restore", "-", "--pool", "piped.pool"], &stream, 0);
     assert!(expect(path, &["dump", "--pool", "piped.pool"], b"", 0) == dump);
-    // And of one namespace.
+    // A single namespace.
     let stream = expect(path, &["export", "-", "--namespace", "other"], b"", 0);
     expect(path, &["export", "-", "--namespace", "absent"], b"", 2);
     expect(path, &["import", "-", "--pool", "imported.pool"], &stream, 0);
     let other = expect(path, &["dump", "--pool", "imported.pool"], b"", 0);
     assert_eq!(said(other.clone()), serde_json::json!({ "namespace": "other", "key": "k", "value": "v" }));
-    // A damaged file changes nothing; a damaged pipe only what came before the damage.
+    // A damaged file changes nothing; a damaged pipe yields only what came before the damage.
     let mut damaged = std::fs::read(path.join("file")).expect("the backup");
     *damaged.last_mut().expect("a byte") ^= 1;
     std::fs::write(path.join("damaged"), &damaged).expect("a file");
@@ -473,7 +473,7 @@ fn a_pool_is_backed_up_exported_and_compacted() {
     expect(path, &["import", "absent"], b"", 4);
     expect(path, &["backup", "no/such/directory/file"], b"", 4);
     expect(path, &["backup", "--pool", "absent.pool", "file"], b"", 3);
-    // Most of it is deleted, and the pool gets smaller.
+    // Most keys are deleted, and the pool gets smaller.
     let names: Vec<String> = (0..19_000).map(|number| format!("key {number}")).collect();
     expect(path, &[&["del"], names.iter().map(String::as_str).collect::<Vec<_>>().as_slice()].concat(), b"", 0);
     expect(path, &["put", "large", "-"], &vec![b'v'; 40 << 20], 0);
@@ -492,7 +492,7 @@ fn a_pool_is_backed_up_exported_and_compacted() {
     assert_eq!(names, ["damaged", "everleaf.pool", "file", "imported.pool", "piped.pool", "restored.pool"]);
 }
 
-/// It was refused, with nothing of it found.
+/// Regression: such a pool was refused, and nothing was recovered.
 #[test]
 fn a_pool_that_is_cut_off_is_repaired() {
     let directory = directory();
@@ -505,7 +505,7 @@ fn a_pool_that_is_cut_off_is_repaired() {
     expect(path, &["check"], b"", 3);
     let said = String::from_utf8(expect(path, &["repair", "repaired.pool"], b"", 1)).expect("UTF-8");
     assert!(said.contains("namespace 0: 3 000 entries") && said.contains("LOST: whatever lay behind byte 1000000 is lost"), "{said}");
-    // Of nothing but a header not much can be found, and of less nothing.
+    // Of a header alone little can be found, and of less nothing.
     pool.set_len(4096).expect("it is ours");
     let said = String::from_utf8(expect(path, &["repair", "rest.pool"], b"", 1)).expect("UTF-8");
     assert!(said.contains("a store block without a format: batches that were under way may show in part"), "{said}");
@@ -519,7 +519,7 @@ fn a_pool_that_is_cut_off_is_repaired() {
     assert!(!path.join("again.pool").exists());
 }
 
-/// What a bit that was flipped in a closed pool does: `verify` names it, and `repair` makes a pool of the rest.
+/// After a bit flip in a closed pool, `verify` names the damage, and `repair` makes a pool of the rest.
 #[test]
 fn a_damaged_pool_is_repaired() {
     let directory = directory();
@@ -542,7 +542,7 @@ fn a_damaged_pool_is_repaired() {
     expect(path, &["repair", "again.pool", "--pool", "repaired.pool"], b"", 0);
 }
 
-/// Sixteen of them were named, and not by their keys.
+/// Regression: only sixteen were named, and not by their keys.
 #[test]
 fn every_damage_is_named() {
     let directory = directory();
@@ -583,14 +583,14 @@ fn bad_lines_are_reported_by_number() {
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("loaded 3 lines in "));
     expect(path, &["load", "-", "--strict", "--pool", "strict.pool"], text, 1);
     assert_eq!(expect(path, &["scan", "--pool", "strict.pool"], b"", 0), b"a\t1\n");
-    // Of the many only the first are shown, and all are counted.
+    // If there are many, only the first are shown, but all are counted.
     let output = everleaf(path, &["load", "-", "--json"], &b"a\t1\n".iter().copied().chain(*b"bad\n").cycle().take(8 * 100).collect::<Vec<_>>());
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!((said["loaded"].as_u64(), said["bad"].as_u64()), (Some(100), Some(100)));
     assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 21);
 }
 
-/// One such line ended the load, and was not named.
+/// Regression: one such line ended the load, and was not named.
 #[test]
 fn a_line_with_a_namespace_that_cannot_be_is_a_bad_line() {
     let directory = directory();
@@ -619,7 +619,7 @@ fn a_load_that_fails_says_how_much_is_loaded() {
     assert!(loaded > 0 && (loaded..=loaded + 4 * 512).contains(&found), "{loaded} of {found}");
 }
 
-/// They came to a panic, after the pool was made.
+/// Regression: these names caused a panic, after the pool was made.
 #[test]
 fn pools_may_have_names_that_are_no_text() {
     let directory = directory();
@@ -691,7 +691,7 @@ fn a_server_is_found_by_its_name_and_says_that_it_wants_a_password() {
     server.wait().expect("it ends");
 }
 
-/// What a shell allows its programs by default is a thousand files; a server that left it at that could not accept the connections that it promises.
+/// By default, a shell allows its programs a thousand open files; a server that kept this limit could not accept the promised number of connections.
 #[test]
 fn a_server_opens_as_many_files_as_it_may() {
     let directory = directory();
@@ -753,7 +753,7 @@ fn count(lines: &[serde_json::Value], kind: &str) -> usize {
     lines.iter().filter(|line| line["line"] == kind).count()
 }
 
-/// What is measured is the lab's to test; that it is told, kept and done again is the command's.
+/// The lab's own tests cover the measurements; this tests that the command reports, stores and repeats them.
 #[test]
 fn the_lab_measures_and_measures_again() {
     let directory = directory();
@@ -789,7 +789,7 @@ fn the_lab_measures_and_measures_again() {
     assert!(count(&claims, "claim") == 6 && claims.iter().all(|line| line["line"] != "claim" || !line["why"].as_str().unwrap_or_default().is_empty()));
 }
 
-/// Memory and instructions are those of processes that the lab starts.
+/// Memory and instructions are measured in processes that the lab starts.
 #[test]
 fn the_lab_measures_in_processes_of_its_own() {
     let directory = directory();
@@ -810,7 +810,7 @@ fn the_lab_measures_in_processes_of_its_own() {
     }
 }
 
-/// Far more work than there is time for is ended by Ctrl-C after the first figures; what is there is a good file, and can be drawn.
+/// Ctrl-C ends a run with far too much work after the first figures; the results so far are a valid file, and can be drawn.
 #[test]
 fn a_lab_that_is_interrupted_leaves_a_good_file() {
     let directory = directory();
@@ -871,7 +871,7 @@ fn a_report_is_drawn_of_what_a_run_left_and_of_nothing_else() {
     let names = r#""experiment":"one","system":"isle","durability":"","leaf_bytes":512,"workload":"w","phase":"insert","round":0"#;
     let measurement = format!(r#"{{"line":"measurement",{names},"parameters":{parameters},"metrics":{metrics}}}"#);
 
-    // Without a last line: as Ctrl-C leaves it, in the middle of one.
+    // Without a last line: Ctrl-C in the middle of a line leaves this.
     std::fs::write(path.join("cut.jsonl"), format!("{header}\n{measurement}\n{}", &measurement[..40])).expect("a file");
     expect(path, &["lab", "report", "cut.jsonl", "--out", "out"], b"", 0);
     let page = std::fs::read_to_string(path.join("out/report.html")).expect("a page");

@@ -1,19 +1,18 @@
 #![forbid(unsafe_code)]
 //! `kill -9` of the real server under load, verified against an expected-state log; `cargo xtask kill --rounds N` runs it for longer.
 //!
-//! A round: start the server on the pool that the last round left; verify all of it; let several connections write, each with many requests under way; kill the
-//! server at a random moment. The log is in this process, so it survives. The pool is made anew now and then; otherwise every round is the next life of the
-//! same one. Some rounds kill the server while it starts, some stop it gracefully, some kill it in the middle of a `redis-benchmark -t set -P 16`.
+//! A round starts the server on the pool of the previous round, verifies all of it, lets several connections write, each with many requests in flight, and
+//! kills the server at a random moment. The log is in this process, so it survives. Occasionally the pool is recreated; otherwise every round is the next life
+//! of the same pool. Some rounds kill the server during its start, some stop it gracefully, some kill it in the middle of a `redis-benchmark -t set -P 16`.
 //!
-//! Every structure of the registry in its default size has a pool in its turn.
+//! Pools use every structure of the registry in its default size, in turn.
 //!
-//! A second test transfers between accounts by MULTI and EXEC, in the domains in turn, and kills as well. A third kills in the middle of large batches: see
-//! `kill/batches.rs`. A fourth does what the first does in the domain `msync`, where the machine fails, too: see `kill/machine.rs`. A fifth writes items of
-//! memcached: see `kill/items.rs`.
+//! A second test transfers between accounts by MULTI and EXEC, in the domains in turn, and also kills. A third kills in the middle of large batches: see
+//! `kill/batches.rs`. A fourth repeats the first in the domain `msync`, where the machine fails, too: see `kill/machine.rs`. A fifth writes items of memcached:
+//! see `kill/items.rs`.
 //!
-//! `EVERLEAF_KILL_ROUNDS`, `EVERLEAF_KILL_SEED` and `EVERLEAF_KILL_INDEX` choose how many rounds, which, and on what index alone, and for transfers
-//! `EVERLEAF_KILL_DOMAIN` in what domain alone; they are printed. A seed fixes what is written and when the kill comes, though not how far the server is by
-//! then.
+//! `EVERLEAF_KILL_ROUNDS`, `EVERLEAF_KILL_SEED` and `EVERLEAF_KILL_INDEX` set the number of rounds, the seed, and a single index; `EVERLEAF_KILL_DOMAIN` sets a
+//! single domain for transfers. The values are printed. A seed determines what is written and when the kill comes, but not how far the server is by then.
 
 #[path = "kill/batches.rs"]
 mod batches;
@@ -51,11 +50,11 @@ use std::time::{Duration, Instant};
 use transfers::Teller;
 use workload::Writer;
 
-/// Rounds of an ordinary test run; more, if there are more indexes.
+/// Rounds of an ordinary test run; more if there are more indexes.
 const ROUNDS: u64 = 21;
-/// Rounds of an ordinary test run with transfers, which are shorter.
+/// Rounds of an ordinary test run with transfers; they are shorter.
 const TRANSFER_ROUNDS: u64 = 50;
-/// Rounds of an ordinary test run with large batches; and how often there are as many again, at most, if none of them was written when the server was killed.
+/// Rounds of an ordinary test run with large batches, and the maximum number of repetitions if no kill came while a batch was being written.
 const BATCH_ROUNDS: u64 = 40;
 const BATCH_TURNS_MAX: u64 = 10;
 /// Rounds of an ordinary test run with items of memcached.
@@ -64,20 +63,20 @@ const ITEM_ROUNDS: u64 = 20;
 const BATCHES_MAX: usize = 12;
 /// Largest number of rounds on one pool.
 const ROUNDS_PER_POOL: u64 = 40;
-/// Connections that write.
+/// Number of connections that write.
 const WRITERS: usize = 4;
 /// Longest time that they write in a round.
 const WRITE_MILLISECONDS_MAX: u64 = 60;
 
-/// What a round does besides writing and killing.
+/// Additional actions of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Plain,
-    /// Before it, kill the server while it starts.
+    /// Kill the server while it starts, before the round.
     KilledAtStart,
     /// Stop it by SIGTERM instead of killing it.
     Graceful,
-    /// Kill it in the middle of a redis-benchmark, too.
+    /// Also kill it in the middle of a redis-benchmark.
     Benchmark,
 }
 
@@ -88,19 +87,19 @@ fn setting(name: &str, default: u64) -> u64 {
     }
 }
 
-/// Which rounds each pool has, of so many rounds on so many indexes in turn: as many on one index as on another, or one more, and no pool too many.
+/// The rounds of each pool, for `rounds` rounds on the indexes in turn. The rounds of any two indexes differ by at most one, and there is no unnecessary pool.
 fn shares(rounds: u64, index_count: u64) -> impl Iterator<Item = Range<u64>> {
     let turns = rounds.div_ceil(index_count * ROUNDS_PER_POOL).max(1);
     let pool_count = index_count * turns;
     (0..pool_count).map(move |pool| pool * rounds / pool_count..(pool + 1) * rounds / pool_count).filter(|share| !share.is_empty())
 }
 
-/// The indexes that have pools in turn.
+/// The indexes that the pools use in turn.
 fn indexes() -> Vec<String> {
     let names = everleaf_index::registry::<[u8], Hardware>().into_iter().filter(|entry| entry.persistent).map(|entry| entry.name.to_owned());
     match std::env::var("EVERLEAF_KILL_INDEX") {
         Ok(only) => vec![only],
-        // Others have a size in their names.
+        // The names of other sizes contain digits.
         Err(_) => names.filter(|name| !name.contains(|letter: char| letter.is_ascii_digit())).collect(),
     }
 }
@@ -116,7 +115,7 @@ fn every_acknowledged_write_outlives_the_machine() {
     assert!(failures > 0, "a machine that never failed");
 }
 
-/// Rounds on all indexes in turn; how often the machine has failed.
+/// Runs rounds on all indexes in turn, and returns how often the machine has failed.
 fn kill_in_turn(domain: &str) -> u64 {
     let indexes = indexes();
     let rounds = setting("EVERLEAF_KILL_ROUNDS", ROUNDS.max(indexes.len() as u64));
@@ -158,7 +157,7 @@ struct Totals {
     slowest_start: Duration,
 }
 
-/// Rounds on one pool, from its creation on.
+/// Rounds on one pool, beginning with its creation.
 fn run_pool(place: &Place<'_>, rounds: Range<u64>, benchmark: bool, random: &mut StdRng, totals: &mut Totals) {
     let shared = Shared::default();
     let mut writers: Vec<_> = (0..WRITERS).map(|number| Writer::new(number, &shared, random.random())).collect();
@@ -190,7 +189,7 @@ fn run_pool(place: &Place<'_>, rounds: Range<u64>, benchmark: bool, random: &mut
             if kind == Kind::Graceful { server.stop() } else { server.kill() }
         });
         if let Some(noise) = &mut noise {
-            // It ends by itself when its connections do; it must not outlive the test.
+            // It ends by itself when its connections do, but must not outlive the test.
             let _ = noise.kill();
             let _ = noise.wait();
         }
@@ -201,13 +200,13 @@ fn run_pool(place: &Place<'_>, rounds: Range<u64>, benchmark: bool, random: &mut
             totals.in_flight += in_flight;
         }
     }
-    // The last round is verified as well.
+    // Verifies the last round as well.
     let server = Server::start(place);
     totals.verified += ledger::verify(&server, &mut writers, &shared, &mut benchmark_keys).unwrap_or_else(|what| panic!("after the last round: {what}"));
     server.kill();
 }
 
-/// Transactions of several connections on the same accounts, in two databases; see `kill/transfers.rs`. Each pool is in one of the domains.
+/// Transactions of several connections on shared accounts, in two databases; see `kill/transfers.rs`. Each pool is in one of the domains.
 #[test]
 fn transfers_outlive_kill_9_as_a_whole_or_not_at_all() {
     let indexes = indexes();
@@ -248,7 +247,7 @@ fn transfers_outlive_kill_9_as_a_whole_or_not_at_all() {
         "{rounds} rounds in {:.1} s: {acknowledged} transfers, {overtaken} more overtaken: each is there as a whole or not at all, and the sum is what it was",
         start.elapsed().as_secs_f64()
     );
-    // Where a device is waited for, few are done in a round.
+    // Where a write waits for a device, a round completes few.
     let least = if domains == ["msync"] { 0 } else { rounds };
     assert!(acknowledged > least, "the rounds were too short to transfer anything");
 }
@@ -263,7 +262,7 @@ fn batches_outlive_kill_9_as_a_whole_or_not_at_all() {
     println!("{rounds} rounds on {}; replay with: cargo xtask kill --only batches --rounds {rounds} --seed {seed}{only}", indexes.join(", "));
     let (start, mut random) = (Instant::now(), StdRng::seed_from_u64(seed));
     let (mut tally, mut done, mut batches) = (Tally::default(), 0, 0);
-    // Whether a kill comes in the middle of a write is left to chance, but not whether any does.
+    // Chance decides which kill comes in the middle of a write, but the loop makes sure that one does.
     while tally.undone == 0 && done < rounds * BATCH_TURNS_MAX {
         for (index, rounds) in indexes.iter().cycle().zip(shares(rounds, indexes.len() as u64)) {
             let directory = tempfile::tempdir().expect("a directory for the pool");
@@ -281,7 +280,7 @@ fn batches_outlive_kill_9_as_a_whole_or_not_at_all() {
     assert!(undone > 0, "no kill came while a batch was written, so nothing was tested");
 }
 
-/// Rounds with large batches on one pool, from its creation on; number of batches that are there.
+/// Rounds with large batches on one pool, beginning with its creation. Returns the number of batches that are there.
 fn kill_in_batches(place: &Place<'_>, rounds: Range<u64>, random: &mut StdRng, tally: &mut Tally) -> u64 {
     let mut senders: Vec<_> = (0..WRITERS as u64).map(Sender::new).collect();
     let mut server = Server::start(place);
@@ -290,7 +289,7 @@ fn kill_in_batches(place: &Place<'_>, rounds: Range<u64>, random: &mut StdRng, t
             let outcome = batches::look(server).and_then(|held| batches::judge(held, senders, undecided, tally));
             outcome.unwrap_or_else(|what| panic!("round {round} on {}: {what}", place.index));
         };
-        // Within the time that the last batch took, from when one is sent.
+        // After a batch is sent, the kill comes within the duration of the previous one.
         let (sent_count, part) = (random.random_range(0..BATCHES_MAX), random.random_range(0.0..1.0));
         let (port, ending, (sent, heard)) = (server.port, server.ending.clone(), mpsc::channel());
         thread::scope(|scope| {
@@ -311,7 +310,7 @@ fn kill_in_batches(place: &Place<'_>, rounds: Range<u64>, random: &mut StdRng, t
         server = Server::start(place);
         verify(&server, &mut senders, undecided, tally);
         if undecided > 0 {
-            // What has undone a batch takes others.
+            // A store that has undone a batch must accept others.
             let mut client = Client::connect(server.port).expect("the server listens");
             senders.iter_mut().for_each(|sender| sender.deliver(&mut client, |_| ()).expect("a reply"));
             if random.random() {
@@ -328,7 +327,7 @@ fn kill_in_batches(place: &Place<'_>, rounds: Range<u64>, random: &mut StdRng, t
     senders.iter().map(|sender| sender.version).sum()
 }
 
-/// Items of memcached, which several connections write; see `kill/items.rs`.
+/// Items of memcached, written by several connections; see `kill/items.rs`.
 #[test]
 fn items_of_memcached_outlive_kill_9() {
     let rounds = setting("EVERLEAF_KILL_ROUNDS", ITEM_ROUNDS);
@@ -396,14 +395,14 @@ fn a_server_that_ends_by_itself_would_be_noticed() {
     assert!(is_noticed(&mut || server.take().expect("it is killed once").kill()));
 }
 
-/// Starts a redis-benchmark that would run for longer than the round does.
+/// Starts a redis-benchmark that would take longer than the round.
 fn start_benchmark(server: &Server) -> Child {
     let mut command = Command::new("redis-benchmark");
     command.args(["-h", "127.0.0.1", "-p", &server.port.to_string(), "-t", "set", "-P", "16", "-c", "8", "-d", "100", "-r", "5000", "-n", "100000000", "-q"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("redis-benchmark runs")
 }
 
-/// Two rounds for each index used to come to an end before the last indexes had one.
+/// Regression: with two rounds for each index, the rounds ran out before the last indexes had any.
 #[test]
 fn every_index_has_its_rounds() {
     let index_count = indexes().len() as u64;
@@ -416,7 +415,7 @@ fn every_index_has_its_rounds() {
     }
 }
 
-/// What the verification says of a pool that was killed, and in which `words` have been done since, unless it finds nothing.
+/// Runs `words` on a pool after a kill, and returns the verification's complaint, if any.
 fn notice(pool: &Path, database: &str, words: &[&[u8]]) -> Option<String> {
     let place = Place { pool: pool.to_owned(), index: "ever", domain: "page-cache" };
     let shared = Shared::default();
@@ -425,7 +424,7 @@ fn notice(pool: &Path, database: &str, words: &[&[u8]]) -> Option<String> {
     let (port, ending) = (server.port, server.ending.clone());
     thread::scope(|scope| {
         scope.spawn(|| writers[0].run(port, &ending));
-        // Until every group and counter, and many of the keys, have been written: the seed is fixed, so that this does not depend on chance.
+        // Until every group and counter, and many of the keys, have been written. The seed is fixed, so this does not depend on chance.
         let patience = Instant::now();
         while shared.clock() < 400 {
             assert!(patience.elapsed() < Duration::from_secs(60), "the writer gets nowhere");
@@ -440,7 +439,7 @@ fn notice(pool: &Path, database: &str, words: &[&[u8]]) -> Option<String> {
     ledger::verify(&server, &mut writers, &shared, &mut 0).err()
 }
 
-/// The verification is worth what it notices: what a defect would leave is made by a client that nobody has told the log about.
+/// The verification must notice defects: a client unknown to the log simulates them.
 #[test]
 fn a_defect_would_be_noticed() {
     let directory = tempfile::tempdir().expect("a directory for the pool");
@@ -452,7 +451,7 @@ fn a_defect_would_be_noticed() {
         ("0", &[b"DEL", b"group 1 member 0", b"group 1 member 1", b"group 1 member 2", b"group 1 member 3"], "group 1"),
     ];
     for (number, (database, words, expected)) in defects.into_iter().enumerate() {
-        // Now and then a request in flight explains what was done: that it has deleted the group, say.
+        // Sometimes a request in flight explains the change, such as a deletion of the group.
         let noticed = (0..5).find_map(|attempt| notice(&directory.path().join(format!("{number}-{attempt}.pool")), database, words));
         let what = noticed.unwrap_or_else(|| panic!("{words:?} was never noticed"));
         assert!(what.contains(expected), "{words:?} is reported as {what:?}");

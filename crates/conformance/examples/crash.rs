@@ -1,4 +1,4 @@
-//! The crash checker as a program of its own: `cargo xtask crash`.
+//! The crash checker as a separate program: `cargo xtask crash`.
 
 use clap::Parser;
 use everleaf_conformance::command::Command;

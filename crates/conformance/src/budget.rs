@@ -23,34 +23,34 @@ pub struct Cost {
     pub fences: u64,
 }
 
-/// What the operations of an index may cost. Lookups and scans cost nothing, in every index.
+/// The costs that the operations of an index may have. Lookups and scans cost nothing, in every index.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    /// Of an insert into a leaf with room: one of these, exactly; none where each makes one.
+    /// An insert into a leaf with room costs exactly one of these. Empty if each insert makes a leaf.
     pub insert: Vec<Cost>,
-    /// Of all inserts into leaves with room, in random order: flushed lines of one on average, at most.
+    /// The most lines that inserts into leaves with room, in random order, flush on average.
     pub insert_lines: f64,
-    /// Of an update that finds room: one of these, exactly.
+    /// An update that finds room costs exactly one of these.
     pub update: Vec<Cost>,
-    /// Of a removal that finds room: one of these, exactly; none where each takes a leaf away.
+    /// A removal that finds room costs exactly one of these. Empty if each removal takes a leaf away.
     pub remove: Vec<Cost>,
-    /// Of an update that does not, so that blocks come or go, at most; `None` where it always does.
+    /// The most that an update costs if it finds no room, so that blocks come or go. `None` if every update finds room.
     pub update_without_room: Option<Cost>,
-    /// The same of a removal, though no leaf comes or goes.
+    /// The same for a removal, though no leaf comes or goes.
     pub remove_without_room: Option<Cost>,
-    /// Of the cheapest insert that splits a leaf: one of these, exactly.
+    /// The cheapest insert that splits a leaf costs exactly one of these.
     pub cheapest_split: Vec<Cost>,
-    /// Of an insert that splits a leaf, at most.
+    /// The most that an insert that splits a leaf costs.
     pub split: Cost,
-    /// Of a removal that merges leaves, at most.
+    /// The most that a removal that merges leaves costs.
     pub merge: Cost,
 }
 
 impl Budget {
-    /// The budget of an index of the registry, as `docs/papers.md` has it.
+    /// The budget of an index of the registry, as `docs/papers.md` gives it.
     ///
     /// # Panics
-    /// When there is none yet: write it down here.
+    /// If the index has none yet: add it here.
     pub fn of<K: Class + ?Sized, M: everleaf_pmem::Medium>(entry: &Entry<K, M>) -> Self {
         let cost = |lines, fences| Cost { lines, fences };
         if !entry.persistent {
@@ -73,22 +73,22 @@ impl Budget {
             let lines = entry.leaf_capacity as u64 / 4;
             let (leaves, records) = (if lines == 1 { 4 } else { 68 }, if K::WHOLE { 0 } else { 1 });
             let extent = cost(1 + leaves / 4 + 1 + 1, 3);
-            // Half of the entries are in nearly all of the lines, and of the new leaf the others are known to be empty.
+            // Half of the entries are in nearly all lines. The other entries of the new leaf are known to be empty.
             let moved = if K::WHOLE { 0 } else { 1 + lines - lines / 7 };
             let cheapest_split = (0..=lines / 3).map(|empty| cost(lines - empty + 1 + moved, 2 + records)).collect();
             let split = cost(lines + 2 * records + 1 + records * lines + 1 + extent.lines, 3 + 2 * records + extent.fences);
-            // What is in one leaf goes into lines of the other; two directory entries.
+            // A merge moves the entries of one leaf into lines of the other, and changes two directory entries.
             let merge = cost(1 + lines + 2, 1 + 3);
             let (insert, update, remove) = (vec![cost(1, 1)], vec![cost(1, 1)], vec![cost(1, 1)]);
             let (update_without_room, remove_without_room) = (None, None);
             return Self { insert, insert_lines: 1.0, update, remove, update_without_room, remove_without_room, cheapest_split, split, merge };
         }
-        // The last entry of a leaf that is divided in its place goes with the leaf, by one store; under NV-Tree's router, where a leaf may be alone under its
-        // parent, such leaves may be taken out after the removal.
+        // The last entry of a leaf that is divided in place goes with the leaf, by one store. Under NV-Tree's router, where a leaf may be the only child of its
+        // parent, such leaves may be removed after the entry.
         let unlink = |remove: Cost| if entry.name.ends_with("packed") { cost(remove.lines + 1, remove.fences + 1) } else { cost(1, 1) };
         if entry.name.starts_with("isle") {
-            // A leaf is its line of header and four entries a line. A split builds two leaves, and for byte strings the record of a fence; links them. It may
-            // take a new slab for each of these, and make a leaf a waypoint, as any split of the trees below may.
+            // A leaf is its header line, and one line for four entries. A split builds two leaves, and for byte strings the record of a fence, and links them.
+            // Like any split in the trees below, it may take a new slab for each of these, and make a leaf a waypoint.
             let leaf = 1 + entry.leaf_capacity as u64 / 4;
             let (fence, slabs) = (if K::WHOLE { 0 } else { 1 }, if K::WHOLE { 1 } else { 2 });
             let cheapest_split = cost(2 * leaf + fence + 1, 1 + 1);
@@ -107,8 +107,8 @@ impl Budget {
             };
         }
         if entry.name.starts_with("nv") {
-            // What counts of a leaf: half a line of header and four elements a line. A split builds two leaves, and for byte strings the record of a fence, and
-            // links them. It may take a new slab for each of these.
+            // The used part of a leaf is half a line of header and a line for four elements. A split builds two leaves, and for byte strings the record of a
+            // fence, and links them. It may take a new slab for each of these.
             let capacity = entry.leaf_capacity as u64;
             let lines = |elements: u64| (2 + elements).div_ceil(4);
             let (fence, slabs) = (if K::WHOLE { 0 } else { 1 }, if K::WHOLE { 1 } else { 2 });
@@ -124,13 +124,14 @@ impl Budget {
                 remove_without_room: Some(split),
                 cheapest_split: vec![cost(halves + fence + 1, 1 + 1)],
                 split,
-                // It may find no room, and the leaf that takes the place of its own be merged.
+                // A removal may find no room, and the leaf that replaces its own may then be merged.
                 merge: cost(lines(capacity / 2) + 1 + lines(capacity) + 1 + 2 * slabs, 2 + 2 + 2 * slabs),
             };
         }
         if entry.name.starts_with("lb") {
-            // Blocks of 14 slots and four lines, or of 6 and two. A split builds the new leaf, with the new key if that belongs there; writes the sibling and
-            // the headers that do not count yet, beside those that do; the first header. Else it inserts afterwards. It may take a new slab.
+            // Blocks have 14 slots and four lines, or 6 and two. A split builds the new leaf, with the new key if it belongs there. It then writes the sibling
+            // and the headers that do not count yet, beside those that do, then the first header. A key that stays is inserted afterwards. It may take a new
+            // slab.
             let (lines, blocks) =
                 if entry.leaf_capacity.is_multiple_of(14) { (4, entry.leaf_capacity as u64 / 14) } else { (2, entry.leaf_capacity as u64 / 6) };
             let cheapest_split = cost(lines * blocks + 2 * (blocks - 1) + 1 + 1, 2);
@@ -150,16 +151,16 @@ impl Budget {
             };
         }
         if entry.name.starts_with("fp") {
-            // Leaves of the paper's, of LB+-Tree's study, and ours: their lines, and whether the link of the next leaf is in another one than the bitmap. A
-            // split writes the new leaf and the old header, a log, the old leaf, the log again; then the change goes on. It may have to make the log, and take
-            // a slab for each.
+            // Leaves as in the paper, as in LB+-Tree's study, and ours: their lines, and whether the link of the next leaf and the bitmap are in different
+            // lines. A split writes the new leaf and the old header, a log, the old leaf, and the log again; then the change continues. It may have to make the
+            // log, and take a slab for each.
             let (lines, apart) = match entry.leaf_capacity {
                 8 => (3, 0),
                 14 => (4, 1),
                 28 => (8, 0),
                 _ => (16, 1),
             };
-            // As published, fingerprint and bitmap are made durable one after the other.
+            // As published, fingerprint and bitmap become durable one after the other.
             let write = if entry.name.ends_with("published") { cost(3, 3) } else { cost(2, 2) };
             let cheapest_split = cost(lines + 1 + 1 + (1 + apart) + 1 + write.lines, 4 + write.fences);
             let split = cost(cheapest_split.lines + 2 + 2 + 1, cheapest_split.fences + 2 + 2);
@@ -176,7 +177,7 @@ impl Budget {
             };
         }
         if entry.name.starts_with("wb") {
-            // A unit of header, an entry a unit, and perhaps up to a line of slot array. A split is as FPTree's, but that the slot array is written as well.
+            // A header unit, one unit for each entry, and up to a line of slot array. A split is as in FPTree, but also writes the slot array.
             let lines = (entry.leaf_capacity as u64 + 1).div_ceil(4).next_power_of_two();
             let (array, write, remove) = if entry.name.starts_with("wb-bitmap") { (0, cost(2, 2), cost(1, 1)) } else { (1, cost(4, 3), cost(3, 3)) };
             let cheapest_split = cost(lines + 1 + (1 + array) + 1 + write.lines, 4 + write.fences);
@@ -195,13 +196,13 @@ impl Budget {
         }
         let (is_circular, is_logged) = (entry.name.starts_with("circ"), entry.name.starts_with("lcb"));
         if is_circular || is_logged || entry.name.starts_with("fast-fair") {
-            // A change of FAST-FAIR writes the lines from its slot to the last, each with a fence; of Circ-Tree, those of its shorter side, and the header; of
-            // LCB+-Tree, first the image of the node, then its log, then those from its slot to the last and the header by one fence, then the log. A split
-            // writes a new node, for byte strings the record of its fence, the link, the old node's end, which in Circ-Tree is the header and all lines that it
-            // empties; then the node above has an insert, and the leaf. Nodes above may be split as well, each of which may take a slab, and so may they be
-            // joined: to so many levels do these trees grow here.
+            // A change of FAST-FAIR writes the lines from its slot to the last, each with a fence. Circ-Tree writes those of the shorter side, and the header.
+            // LCB+-Tree first writes the image of the node, then its log, then, with one fence, the lines from its slot to the last and the header, then the
+            // log. A split writes a new node, for byte strings the record of its fence, the link, and the old node's end: in Circ-Tree the header and all lines
+            // that the split empties. Then the node above has an insert, and the leaf. Nodes above may be split too, each of which may take a slab, or joined:
+            // these trees grow to this many levels here.
             let (lines, record) = ((entry.leaf_capacity as u64).div_ceil(4), if K::WHOLE { 0 } else { 1 });
-            // Wherever in its first line the half begins.
+            // The half may begin anywhere in its first line.
             let half = (2 * lines + 3).div_ceil(4).min(lines);
             let (shifted, header) = if is_circular { (half, 1) } else { (lines, u64::from(is_logged)) };
             let change = |shifted: u64| if is_logged { cost(lines + 2 + shifted + 1, 4) } else { cost(shifted + header, shifted) };
@@ -218,9 +219,9 @@ impl Budget {
             };
             let changes: Vec<Cost> = (1..=shifted).map(change).collect();
             let (least, most) = (change(1), change(shifted));
-            // How much of the node above is shifted is up to where the new entry goes.
+            // The position of the new entry decides how much of the node above is shifted.
             let to_split = |above: &Cost| cost(node + record + 1 + ends.lines + above.lines + least.lines, 2 + ends.fences + above.fences + least.fences);
-            // Where the old node was the top, a new one is written, and the word that leads to it; one of them may take a slab.
+            // If the old node was the top, a new top is written, and the word that links it; one of them may take a slab.
             let under_new_top = cost(2 * node + record + 1 + ends.lines + 1 + least.lines, 3 + ends.fences + least.fences);
             let new_tops = (0..if is_logged { 2 } else { 0 }).map(|slab| cost(under_new_top.lines + slab, under_new_top.fences + slab));
             let split = cost(levels * (node + 1 + emptied + most.lines + 2 * record + 2) + most.lines, levels * (ends.fences + most.fences + 4) + most.fences);
@@ -233,10 +234,10 @@ impl Budget {
                     _ => 1.0 + lines as f64 / 2.0,
                 },
                 update: vec![if is_logged { change(0) } else { cost(1, 1) }],
-                // Behind the last entry of a node with a log nothing is shifted.
+                // After the last entry of a node with a log nothing is shifted.
                 remove: if is_logged { (0..=shifted).map(change).collect() } else { changes.clone() },
                 update_without_room: None,
-                // Nodes above may be joined, and no leaves.
+                // Nodes above may be joined, but no leaves.
                 remove_without_room: Some(merge),
                 cheapest_split: changes.iter().map(to_split).chain(new_tops).collect(),
                 split,
@@ -244,9 +245,9 @@ impl Budget {
             };
         }
         if entry.name.starts_with("cdds") {
-            // A change writes each entry that it shifts, the new one, and the version, each with a fence; an update the end of the old one besides. A split
-            // writes a new node, for byte strings the record of its fence, the link, the end of each entry that the new node has, and the version; then the
-            // node above has an insert, and the leaf. A join leaves out the dead, two lines and fences an entry, and adds the others.
+            // A change writes each entry that it shifts, the new one, and the version, each with a fence; an update also the end of the old entry. A split
+            // writes a new node, for byte strings the record of its fence, the link, the end of each entry that the new node has, and the version. Then the
+            // node above has an insert, and the leaf. A join skips dead entries, at two lines and fences each, and adds the others.
             let (slots, record) = (entry.leaf_capacity as u64 + 1, if K::WHOLE { 0 } else { 1 });
             let (node, levels) = (slots / 2 + 1, if slots == 6 { 7 } else { 3 });
             let change = |lines: u64| (0..slots).map(move |shifted| cost(shifted + lines, shifted + 2));
@@ -271,7 +272,7 @@ impl Budget {
             // and its word above; where there is none for a digit, one of a record. Blocks may take a slab each. A node is of 33 lines at most.
             let (node, slab) = (33, 1);
             let records = entry.leaf_capacity as u64;
-            // The longest key of these has five words.
+            // The longest key here has five words.
             let record = if K::WHOLE { 3 } else { 2 + 5 };
             let appended = (1..=(record + 1u64).div_ceil(8) + 1).map(|lines| cost(lines, lines.min(2)));
             let grown = (1..=(1 + records * record).div_ceil(8)).flat_map(|lines| [cost(lines + 1, 2), cost(lines + 1 + slab, 2 + slab)]);
@@ -290,9 +291,9 @@ impl Budget {
             };
         }
         if entry.name == "p-art" {
-            // Each key has a leaf, of one line here, and the word that leads there; perhaps with a node, of at most 33 lines. Each block may take a slab.
+            // Each key has a leaf, of one line here, and a word that links it, perhaps with a node of at most 33 lines. Each block may take a slab.
             let node = 33;
-            // A removal changes the word that leads to the leaf, and perhaps makes a smaller node.
+            // A removal changes the word that links the leaf, and perhaps makes a smaller node.
             return Self::of_single_entries(cost(1 + node + 1 + 2, 2 + 2), cost(1 + node + 1 + 1, 1 + 2 + 1));
         }
         if entry.name.starts_with("roart") {
@@ -315,28 +316,28 @@ impl Budget {
             };
         }
         if entry.name.starts_with("bztree") {
-            // An exchange flushes its descriptor, of two lines if it has more than two words, these words twice, and its head between; a fence each. A record
-            // is flushed with the descriptor. Of a small leaf all words are in one line; of others status and meta words are in up to three.
+            // An exchange flushes its descriptor (two lines if it has more than two words), these words twice, and its head in between, with a fence each. A
+            // record is flushed with the descriptor. All words of a small leaf are in one line; status and meta words of others are in up to three.
             let (is_small, capacity) = (entry.leaf_capacity == 4, entry.leaf_capacity as u64);
             let exchange = |descriptor: u64, lines: u64| cost(descriptor + 2 * lines + 1, 4);
             let and = |a: Cost, b: Cost| cost(a.lines + b.lines, a.fences + b.fences);
             let at_once = |lines: std::ops::RangeInclusive<u64>, descriptor, record| {
-                // It may take a slab for the descriptor.
+                // The descriptor may take a slab.
                 let written = lines.map(|lines| and(exchange(descriptor, lines), cost(record, 0)));
                 written.flat_map(|written| [written, and(written, cost(1, 1))]).collect::<Vec<_>>()
             };
-            // A node is its words, and what counts of its entries. A leaf is copied with its status frozen, and the word and the status above changed.
+            // A node is its words and its counted entries. A leaf is copied after its status is frozen, and the word and the status above are changed.
             let node = (2 + 3 * capacity).div_ceil(8);
             let (slabs, fence) = (cost(4, 4), 2);
             let copy = and(cost(node, 1), and(exchange(2, 3), slabs));
-            // A split makes two nodes, a copy of the one above and the record of a fence, a merger two nodes: of so many levels at once.
+            // A split makes two nodes, a copy of the one above and the record of a fence; a merge makes two nodes. Either may affect this many levels at once.
             let levels = if is_small { 7 } else { 3 };
             let of_levels = |nodes: u64| {
                 let level = and(cost(nodes * node + fence, 1), and(exchange(2, 5), slabs));
                 cost(levels * level.lines, levels * level.fences)
             };
             let change = and(exchange(2, 3), cost(2, 1));
-            // That of a top that is a leaf, into halves below a new one.
+            // The split of a top that is a leaf into halves below a new top.
             let (half, top) = ((2 + capacity + capacity / 2 * 2).div_ceil(8), (2 + capacity + 2 * 2).div_ceil(8));
             let divided = and(cost(2 * half + top + if K::WHOLE { 0 } else { 1 }, 1), exchange(1, 2));
             let cheapest_split = at_once(if is_small { 1..=1 } else { 2..=2 }, 1, 1).into_iter().map(|insert| and(divided, insert)).collect();
@@ -353,13 +354,13 @@ impl Budget {
             };
         }
         if entry.name.starts_with("skip") {
-            // A node, and the word that leads to it. It may take a slab.
+            // A node, and the word that links it. The node may take a slab.
             return Self::of_single_entries(cost(2 + 1, 2 + 1), cost(1, 1));
         }
         panic!("no budget for {}", entry.name);
     }
 
-    /// Of an index in which each entry has a leaf, that is written and led to by a word, at the least: what an insert and a removal cost at most.
+    /// The budget of an index with a leaf for each entry: at least the leaf and the word that links it. Inserts and removals cost at most `split` and `merge`.
     fn of_single_entries(split: Cost, merge: Cost) -> Self {
         let cost = |lines, fences| Cost { lines, fences };
         Self {
@@ -376,7 +377,7 @@ impl Budget {
     }
 }
 
-/// An empty pool in memory that counts.
+/// An empty pool in memory that counts flushes and fences.
 fn counted_pool(size_max: usize) -> Arc<Pool<Hardware>> {
     Pool::anonymous(Hardware::new(Domain::Adr).with_counters(None), PoolOptions { size_max, ..PoolOptions::default() }).expect("memory")
 }
@@ -391,7 +392,7 @@ struct Meter<K: Class + ?Sized> {
 }
 
 impl<K: Class + ?Sized> Meter<K> {
-    /// What `act` costs, and how many leaves it makes.
+    /// The cost of `act`, and the number of leaves that it makes.
     fn measure(&self, act: impl FnOnce(&dyn OrderedIndex<K>) -> Result<(), Error>) -> (Cost, i64) {
         let leaves = self.index.stats().leaves as i64;
         let counters = counters(&self.pool);
@@ -401,7 +402,7 @@ impl<K: Class + ?Sized> Meter<K> {
         (Cost { lines, fences }, self.index.stats().leaves as i64 - leaves)
     }
 
-    /// Where the blocks are that it consists of.
+    /// The offsets of the index's blocks.
     fn blocks(&self) -> BTreeSet<u64> {
         let mut blocks = BTreeSet::new();
         let mut visit = |at, _| Ok(_ = blocks.insert(at));
@@ -413,7 +414,7 @@ impl<K: Class + ?Sized> Meter<K> {
 /// Inserts, updates and removes `keys` keys in random order, and compares each operation with its budget.
 ///
 /// # Panics
-/// With the operation that costs more, or less.
+/// If an operation costs more or less than its budget; the message names it.
 pub fn budget<K: Class + ?Sized>(entry: &Entry<K, Hardware>, keys: u32) {
     let pool = counted_pool(if cfg!(miri) { 4 << 20 } else { 256 << 20 });
     let meter = Meter { index: entry.create(&pool, crate::ROOT).expect("an empty pool"), pool };
@@ -452,7 +453,7 @@ pub fn budget<K: Class + ?Sized>(entry: &Entry<K, Hardware>, keys: u32) {
                 at_most("an insert that splits", cost, budget.split);
                 cheapest_split = cheapest_split.filter(|least| least.lines <= cost.lines).or(Some(cost));
             }
-            // Several splits in one operation: no more than so many.
+            // Several splits in one operation cost at most as much as separate ones.
             _ => at_most("an insert that splits", cost, Cost { lines: budget.split.lines * leaves as u64, fences: budget.split.fences * leaves as u64 }),
         }
         splits += u32::from(leaves > 0);
@@ -493,7 +494,7 @@ pub fn budget<K: Class + ?Sized>(entry: &Entry<K, Hardware>, keys: u32) {
         if leaves == 0 {
             changed("a removal", (cost, leaves), (&budget.remove, budget.remove_without_room), &mut blocks);
         } else {
-            // Several leaves at once, where the router is built anew: no more than so many merges.
+            // If the router is rebuilt, several leaves go at once, for at most the cost of this many merges.
             let merged = leaves.unsigned_abs();
             at_most("a removal that merges", cost, Cost { lines: budget.merge.lines * merged, fences: budget.merge.fences * merged });
             blocks = meter.blocks();
@@ -505,17 +506,17 @@ pub fn budget<K: Class + ?Sized>(entry: &Entry<K, Hardware>, keys: u32) {
     assert!(!entry.persistent || (splits > 0 && merges > 0), "too few keys to split and merge");
 }
 
-/// What operations of Ever cost on average, at most: lines that an insert writes, without those of leaves that splits make and with them, and lines of leaves
-/// that a lookup reads.
+/// The most that operations of Ever cost on average: lines that an insert writes, without and with those of leaves that splits make, and lines of leaves that a
+/// lookup reads.
 const INSERT_LINES: f64 = 1.03;
 const INSERT_LINES_WITH_LEAVES: f64 = 1.35;
 const LOOKUP_LINES: f64 = 1.05;
 
-/// Inserts `keys` random integers, then as many again, which splits each leaf once on average; and compares what the latter cost with what Ever promises: the
-/// averages, one fence, two or three with a split. Then looks some of them up.
+/// Inserts `keys` random integers, then as many again, which splits each leaf once on average. Compares the cost of the second half with Ever's promises: the
+/// averages, and one fence, or two or three with a split. Then looks up some of the keys.
 ///
 /// # Panics
-/// With what costs more.
+/// If anything costs more; the message names it.
 pub fn averages(entry: &Entry<u64, Hardware>, keys: u32) {
     let pool = counted_pool(256 << 20);
     let index = entry.create(&pool, crate::ROOT).expect("an empty pool");
@@ -541,7 +542,7 @@ pub fn averages(entry: &Entry<u64, Hardware>, keys: u32) {
                 of_leaves += lines - (cost.fences - 1);
                 splits += 1;
             }
-            // So does an extent, whose lines count in full.
+            // A split that also takes an extent, whose lines count in full.
             _ => splits += 1,
         }
     }
@@ -556,7 +557,7 @@ pub fn averages(entry: &Entry<u64, Hardware>, keys: u32) {
     assert!(!schedule::IS_BUILT_IN || (1.0..=LOOKUP_LINES).contains(&read), "{}: a lookup reads {read} lines, at most {LOOKUP_LINES}", entry.name);
 }
 
-/// Notes which lines of a pool its thread loads words of.
+/// Notes from which lines of a pool its thread loads words.
 struct Reads {
     /// Addresses of the pool's words.
     pool: Range<usize>,
@@ -573,7 +574,7 @@ impl Scheduler for Reads {
     }
 }
 
-/// How many lines of the pool `act` reads; 0 in builds that do not tell.
+/// The number of lines of the pool that `act` reads; 0 in builds that do not record loads.
 fn lines_read(pool: &Pool<Hardware>, act: impl FnOnce()) -> usize {
     let first = std::ptr::from_ref(pool.words(Off::<Word>::new(LINE as u64), 1).expect("a header")).addr() - LINE;
     let reads = Arc::new(Reads { pool: first..first + pool.length(), lines: Mutex::default() });

@@ -6,17 +6,17 @@ use everleaf_pmem::{Medium, Off, Pm, Pool, Reach, Word};
 use proptest::prelude::*;
 use std::num::NonZeroU64;
 
-/// A class of keys of which the suites can make keys and values.
+/// A class of keys for which the suites can make keys and values.
 ///
 /// The suites speak of *payloads*: numbers that tell one value from another. A value word holds one (`u64` keys) or links a record that does (byte strings).
 pub trait Class: Key<Owned: std::hash::Hash> {
-    /// For people.
+    /// Name shown to users.
     const NAME: &'static str;
 
-    /// The key of a number: a larger number, a larger key. 0 and [`u32::MAX`] have the most extreme keys there are.
+    /// The key of a number. A larger number gives a larger key; 0 and [`u32::MAX`] give the smallest and largest possible keys.
     fn numbered(number: u32) -> Self::Owned;
 
-    /// Keys that like to collide, and the odd cases of the class.
+    /// Keys that are likely to collide, and the edge cases of the class.
     fn any() -> BoxedStrategy<Self::Owned>;
 
     /// A value word for `key`, durable and not yet in any index.
@@ -31,13 +31,13 @@ pub trait Class: Key<Owned: std::hash::Hash> {
     /// A damaged pool.
     fn payload<M: Medium>(pm: &Pm<M>, value: NonZeroU64) -> Result<u64, Error>;
 
-    /// The block that a value word links, and its size in bytes, if it links one.
+    /// The block that a value word links, with its size in bytes, or `None` if it links no block.
     ///
     /// # Errors
     /// A damaged pool.
     fn block<M: Medium>(pm: &Pm<M>, value: NonZeroU64) -> Result<Option<(Off<Word>, usize)>, Error>;
 
-    /// Marks what a value word links.
+    /// Marks the block that a value word links.
     ///
     /// # Errors
     /// A damaged pool.

@@ -1,6 +1,6 @@
-//! The crash checker as a command: runs its suites for as long as one likes, plants mistakes to see whether they are found, and replays what was found.
+//! The crash checker as a command: it runs its suites for any length of time, plants mistakes to see whether they are found, and replays what was found.
 //!
-//! It is `everleaf lab crash`, and, in a build with the points at which threads can be scheduled, `cargo xtask crash`.
+//! The command is `everleaf lab crash`, and, in a build with scheduling points for threads, `cargo xtask crash`.
 //!
 //! ```text
 //! cargo xtask crash run --world isle-128/u64 --operations 5 --depth 2
@@ -244,12 +244,12 @@ impl Extent {
 }
 
 impl Command {
-    /// Does it: whether all is well. What there is to say is printed.
+    /// Runs the command, prints its findings, and returns whether all is well.
     ///
     /// # Errors
-    /// Why it cannot be done.
+    /// If the command cannot be carried out.
     pub fn run(self) -> Result<bool, String> {
-        // Panics are part of what is looked for, and told in the story.
+        // The checker looks for panics and reports them in the story.
         std::panic::set_hook(Box::new(|_| {}));
         match self {
             Self::Run { worlds, extent, sampled } => run(&worlds.chosen()?, &extent.options()?, sampled),
@@ -275,7 +275,7 @@ impl Command {
     }
 }
 
-/// Runs `suite`, watched.
+/// Runs `suite` and shows its progress.
 fn one(suite: &dyn Suite, options: &Options, sampled: bool, progress: Progress) -> Report {
     let progress = Arc::new(progress);
     let options = Options { progress: Some(Arc::clone(&progress)), ..options.clone() };
@@ -302,8 +302,8 @@ fn run(suites: &[Box<dyn Suite>], options: &Options, sampled: bool) -> Result<bo
     Ok(sound)
 }
 
-/// Rounds over all worlds, each with all sequences of one more operation and with twice as many random ones, until the time is up or so many images are done.
-/// Within a round every world gets the same share of what is left; the first round is short, so that the later ones know what a world needs.
+/// Runs rounds over all worlds until the time is up or the number of images is reached. Each round has all sequences of one more operation and twice as many
+/// random ones. Within a round all worlds get equal shares of the remaining time. The first round is short, so that later ones know how much a world needs.
 fn long(suites: &[Box<dyn Suite>], options: &Options, minutes: Option<u64>, images: Option<u64>) -> Result<bool, String> {
     let deadline = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
     let mut rows: Vec<_> = suites.iter().map(|suite| Row::new(suite.name())).collect();
@@ -316,7 +316,7 @@ fn long(suites: &[Box<dyn Suite>], options: &Options, minutes: Option<u64>, imag
             let operations = options.operations.saturating_sub(2).max(1) + round;
             let seed = options.seed.wrapping_add((1 << 32) * round as u64);
             let options = Options { operations, sequences: options.sequences << round.min(16), seed, ..options.clone() };
-            // A world whose sequences were too many for its share will not get done with longer ones.
+            // A world that did not finish all its sequences within its share will not finish longer ones.
             if is_over(&rows) || !sampled && (operations > OPERATIONS_MAX || rows[number].operations.is_none() && round > 0) {
                 continue;
             }
@@ -359,7 +359,7 @@ fn mutate(suites: &[Box<dyn Suite>], site: Option<&str>, options: &Options, stag
                 bar.set_length(total as u64);
                 bar.set_position(done as u64);
                 bar.set_message(watch::said(begun.elapsed(), done as f64 / total as f64, images, "images"));
-                // What is found is as it should be, and in the table.
+                // A mistake that was found is the expected result, and the table counts it.
                 if matches!(mutant.outcome, Outcome::Survived | Outcome::Misjudged(_)) {
                     bar.println(line);
                 }
@@ -400,7 +400,7 @@ fn seeded(names: &[String], except: &[String]) -> Result<bool, String> {
     Ok(count(Some(false)) == 0 && count(Some(true)) > 0 && seedless == 0)
 }
 
-/// The mistake that a violation's command names. The place is one that the world comes by.
+/// The mistake that a violation's command names. Its place must be one that the world reaches.
 fn find_fault(suite: &dyn Suite, site: &str, verb: &str, act: &str) -> Result<Fault, String> {
     let act = Act::ALL.into_iter().find(|known| known.name() == act).ok_or_else(|| format!("no mistake is called {act}"))?;
     let sites = profile(suite, &Options::default(), usize::MAX).sites();
@@ -422,10 +422,10 @@ fn lines(suites: &[Box<dyn Suite>], options: &Options) -> Result<bool, String> {
     Ok(is_sound && relaxed == 0)
 }
 
-/// Images of which each place is to be the boundary.
+/// Number of images in which each place is to be the boundary.
 const SITE_IMAGES_MIN: u64 = 1000;
-/// Rounds for places that have fewer, in turn: how many random sequences, and how long; each in memory of its own. Some places come up only when a pool begins,
-/// others only once much has been done in it.
+/// The rounds, in turn, for places with fewer images: the number of random sequences and their length. Each round has memory of its own. Some places come up
+/// only when a pool is new, others only after many operations.
 const SITE_ROUNDS: [(usize, usize); 3] = [(512, 1), (64, 8), (16, 24)];
 
 fn sites(suites: &[Box<dyn Suite>], options: &Options, rounds: u64) -> Result<bool, String> {

@@ -1,13 +1,13 @@
-//! The corruption suite: whatever stands in a pool, there is an answer: an error, or what the pool now says. Never a panic, an endless loop, or undefined
-//! behaviour.
+//! The corruption suite: whatever a damaged pool contains, every call ends, with an error or with what the pool now says. It never panics, loops endlessly, or
+//! shows undefined behaviour.
 //!
-//! What can go **unnoticed**: the format spends no checksum on entries of eight-byte keys and values. A flipped bit in the value of a `u64` index is another
-//! value, a flipped bit in a head is another key, as long as the order of keys still fits ([`everleaf_index::OrderedIndex::check`] sees only what contradicts
-//! itself). Byte strings are safer: a value word is a link with check bits, a record is sealed by a checksum, and a head must match its record; so a byte
-//! string that is found has the value that was written, but a damaged head may hide a key from a lookup until `check` is run. A damaged counter of a leaf line
-//! may pass for a crash, which changes nothing that is found, and who writes to such a line that was not counted anew is refused. Words that say which entries
-//! of a leaf count have check bits, as far as there is room, which tell of a byte, and not of a word that is another's, or 0. Media that flip bits need a layer
-//! below that corrects or reports them, as persistent-memory modules and ordinary DRAM with ECC have.
+//! Some damage goes **unnoticed**: the format has no checksum on entries of eight-byte keys and values. A flipped bit in the value of a `u64` index yields
+//! another value. A flipped bit in a head yields another key, if the keys stay in order ([`everleaf_index::OrderedIndex::check`] sees only contradictions).
+//! Byte strings are safer: a value word is a link with check bits, a checksum seals a record, and a head must match its record. So a byte string that is found
+//! has the value that was written, but a damaged head may hide a key from lookups until `check` runs. A damaged counter of a leaf line may look like a crash.
+//! This changes nothing that is found, and a write to a line that was not counted anew is refused. Words that say which entries of a leaf count have check
+//! bits, as far as there is room. They detect damage to a byte, but not a word that is 0 or was copied from elsewhere. Media that flip bits need a layer below
+//! that corrects or reports errors, as persistent-memory modules and DRAM with ECC have.
 
 use crate::Class;
 use crate::subject::{Broken, Content, Subject};
@@ -29,11 +29,11 @@ use std::time::Duration;
 pub struct Outcomes {
     /// Opening failed.
     pub refused: u32,
-    /// The pool opened, and an operation or the check failed.
+    /// The pool opened, but an operation or the check failed.
     pub noticed: u32,
-    /// Everything passed, and the content is what it was.
+    /// Everything passed, and the content is unchanged.
     pub harmless: u32,
-    /// Everything passed, and the content is another.
+    /// Everything passed, but the content differs.
     pub unnoticed: u32,
 }
 
@@ -45,13 +45,13 @@ impl fmt::Display for Outcomes {
 }
 
 const MEMORY: usize = 256 << 10;
-/// A trial that takes longer does not end.
+/// A trial that takes longer counts as endless.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Damages pools of `keys` keys in `trials` ways, each by another seed, and uses them.
+/// Damages pools of `keys` keys in `trials` ways, each with its own seed, and uses them.
 ///
 /// # Panics
-/// With the seed of the trial that panics or does not end; or if one finds, for a byte string, a payload that was never written to it.
+/// With the seed of the trial that panics, does not end, or finds, for a byte string, a payload that was never written to it.
 pub fn corruption<K: Class + ?Sized>(entry: Entry<K, Crash>, keys: u32, trials: u64) -> Outcomes {
     let name = entry.name;
     let (sender, receiver) = mpsc::channel();
@@ -84,13 +84,13 @@ impl Outcomes {
     }
 }
 
-/// A closed pool, to be damaged again and again.
+/// A closed pool that is damaged repeatedly.
 struct Victim<K: Class + ?Sized> {
     entry: Entry<K, Crash>,
     memory: Arc<Memory>,
     ground: Crash,
     content: Content<K>,
-    /// Numbers of the words that are not zero: damage elsewhere hits nothing.
+    /// Numbers of the words that are not zero. Damage to other words has no effect.
     used: Vec<usize>,
 }
 
@@ -127,7 +127,7 @@ impl<K: Class + ?Sized> Victim<K> {
         outcome
     }
 
-    /// Flips a bit, or overwrites a word with another of the pool, or a line with rubbish or zeroes. Returns what was there.
+    /// Flips a bit, or overwrites a word with another word of the pool, or a line with random data or zeroes. Returns the old content.
     fn damage(&self, random: &mut StdRng) -> Vec<(usize, u64)> {
         let words = self.memory.words();
         let mut undamaged = Vec::new();
@@ -180,7 +180,7 @@ impl<K: Class + ?Sized> Victim<K> {
             Ok(content) if content == self.content => Outcomes { harmless: 1, ..Outcomes::default() },
             _ => Outcomes { unnoticed: 1, ..Outcomes::default() },
         };
-        // Writes go on, or fail.
+        // Later writes succeed or fail.
         for _ in 0..40 {
             let number = random.random_range(0..self.content.len() as u32 * 2);
             let key = K::numbered(number);
@@ -189,7 +189,7 @@ impl<K: Class + ?Sized> Victim<K> {
         Ok(outcome)
     }
 
-    /// What is found of a byte string has its seal, so it is what was written.
+    /// The seal of a byte string that is found holds, so its value must be one that was written.
     fn believe(&self, found: &Content<K>) -> Result<(), Broken> {
         if K::WHOLE {
             return Ok(());

@@ -1,22 +1,22 @@
-//! The crash suites: after a crash at any moment, everything acknowledged is there, the operation under way happened or did not, and life goes on.
+//! The crash suites: after a crash at any moment, acknowledged writes are there, the operation under way happened or did not, and the structure works.
 //!
-//! What is examined is a [`World`]: every structure of the registry, for each class of keys; the pool with its directory and allocator; the store.
-//! [`every_crash`] runs *all* sequences of a few operations, from several starts, and recovers *every* image that a crash in the last operation can leave
-//! (crashes in earlier ones are those of the shorter sequences). [`sampled_crash`] runs long random sequences, and recovers every image of small crash points
-//! and a sample of those of large ones. [`mutants`] plants mistakes and counts how many of them these runs find. `docs/crash-checking.md` tells more.
+//! The suites examine a [`World`]: every structure of the registry, for each class of keys; the pool with its directory and allocator; the store.
+//! [`every_crash`] runs *all* sequences of a few operations, from several starts, and recovers *every* image that a crash in the last operation can leave.
+//! (Crashes in earlier operations belong to the shorter sequences.) [`sampled_crash`] runs long random sequences, and recovers every image of small crash
+//! points and a sample of those of large ones. [`mutants`] plants mistakes and counts how many of them these runs find. See `docs/crash-checking.md`.
 //!
 //! The oracle, for each image:
 //! 1. the pool opens, without a panic, in bounded steps;
 //! 2. it holds what was acknowledged, with or without the operation under way;
-//! 3. scans both ways and lookups agree, and its own check passes;
-//! 4. what is reachable is what is allocated;
+//! 3. scans both ways and lookups agree, and the structure's own check passes;
+//! 4. exactly the reachable blocks are allocated;
 //! 5. a second recovery finds the same, and stores nothing outside of the pool's header;
-//! 6. it works: an index splits, merges and updates as the model says;
+//! 6. the structure works: an index splits, merges and updates as the model says;
 //! 7. a crash at any moment of the recovery leads to all of the above;
-//! 8. after some more operations a crash at any moment of those, too;
-//! 9. of every 64th image, several threads recover what one does.
+//! 8. so does a crash at any moment of some more operations;
+//! 9. for every 64th image, several threads recover the same as one.
 //!
-//! Two images that are equal byte for byte, with the same promises, are examined once.
+//! Two images that are equal byte for byte and have the same promises are examined once.
 
 pub(crate) mod checker;
 mod dependence;
@@ -77,16 +77,16 @@ pub struct Options {
     pub closes: bool,
     /// How deep recoveries are crashed: 1 crashes the recovery, 2 also the recovery from that. Default 1.
     pub depth: u32,
-    /// How many lives come after the first, each with operations and crashes of its own. Default 1.
+    /// How many lives come after the first, each with its own operations and crashes. Default 1.
     pub lives: u32,
-    /// Every how many images what was recovered is used on. Default 1: always.
+    /// One in this many recovered images is used further. Default 1: all.
     pub follow_up_every: u64,
-    /// Every how many images there is another life; eight times as often where recovery repaired something. Default 64.
+    /// One in this many images gets another life; eight times as many where recovery repaired something. Default 64.
     pub second_life_every: u64,
-    /// Whether in later lives recovery and each step have a thread of their own: what one has flushed and not fenced, no fence of the next makes durable, and
-    /// stays in the balance. That are many images. Default false.
+    /// Whether recovery and each step of later lives run in threads of their own. No fence of another thread then makes durable what a thread has flushed but
+    /// not fenced, and it stays in the balance. That makes many images. Default false.
     pub hands_over: bool,
-    /// How the images of a crash point are chosen, and what mistake is planted.
+    /// How the images of a crash point are chosen, and which mistake is planted.
     pub life: CrashOptions,
     /// Only the start of this name.
     pub start: Option<String>,
@@ -96,14 +96,14 @@ pub struct Options {
     pub memory: Option<usize>,
     /// Seed of every random choice. Default 0.
     pub seed: u64,
-    /// Whether a violation is made small before it is reported, which takes longer than to find it. Default true.
+    /// Whether a violation is shrunk before it is reported, which takes longer than finding it. Default true.
     pub shrinks: bool,
-    /// Where to tell how far the run has come, and to ask whether it is to end. Default nowhere.
+    /// Receives the progress of the run, and tells it when to end. Default none.
     pub progress: Option<Arc<Progress>>,
 }
 
 impl Options {
-    /// This share of the work is done.
+    /// Adds a share of the work that is done.
     fn advance(&self, share: u64) {
         if let Some(progress) = &self.progress {
             progress.advance(share);
@@ -139,10 +139,10 @@ impl Default for Options {
     }
 }
 
-/// A run without progress for so long is stuck.
+/// A run without progress for this long is stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Which steps to take, in a number that [`Suite::replay`] takes.
+/// The steps to take, as a number that [`Suite::replay`] accepts.
 ///
 /// ```text
 /// bit   63   55..62   48..51   0..47, four each
@@ -152,7 +152,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Case(u64);
 
-/// Longest sequence of operations for [`every_crash`]: a case can spell no longer ones.
+/// Longest sequence of operations for [`every_crash`]: the most that a case can encode.
 pub const OPERATIONS_MAX: usize = 12;
 /// Operations that a world may offer to exhaustive runs, and closing.
 const SYMBOLS_MAX: usize = 16;
@@ -200,7 +200,7 @@ impl FromStr for Case {
 pub trait Suite: Send + Sync {
     /// Its name.
     fn name(&self) -> String;
-    /// Names of what it starts from.
+    /// Names of its starts.
     fn start_names(&self) -> Vec<&'static str>;
     /// See [`every_crash`].
     fn every(&self, options: &Options) -> Report;
@@ -238,7 +238,7 @@ pub fn suites() -> Vec<Box<dyn Suite>> {
     suites
 }
 
-/// The store on other indexes, of which most that there is to find is found by the indexes' own worlds; and stores in full pools.
+/// The store on other indexes, where the indexes' own worlds find most defects, and stores in full pools.
 pub fn more_suites() -> impl Iterator<Item = Box<dyn Suite>> {
     Stores::OTHERS.into_iter().chain(Stores::FULL).map(|stores| Box::new(Arc::new(stores)) as Box<dyn Suite>)
 }
@@ -254,7 +254,7 @@ pub fn every_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
         Ok(numbers) => numbers,
         Err(report) => return *report,
     };
-    // An item of work is a start and the first step; that without one crashes the opening.
+    // A work item is a start and a first step; the item without a step crashes the opening.
     let items = numbers.len() * (SYMBOLS_MAX + 1);
     let start_of = move |item: usize| numbers[item / (SYMBOLS_MAX + 1)];
     let starts = start_of.clone();
@@ -271,14 +271,14 @@ pub fn every_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
     shrink::shrink_report(world, options, report)
 }
 
-/// Runs random sequences as `options` say, as many from each start if there are so many, and examines every image of small crash points and a sample of those
-/// of large ones.
+/// Runs random sequences as `options` say, equally many from each start if there are enough, and examines every image of small crash points and a sample of
+/// those of large ones.
 pub fn sampled_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
     let numbers = match numbered(&**world, options) {
         Ok(numbers) => numbers,
         Err(report) => return *report,
     };
-    // A thread keeps what it has built of a start for as long as the start is the same. Where there are fewer sequences than starts, the seed says which.
+    // A thread keeps what it has built for a start until the start changes. If there are fewer sequences than starts, the seed selects the starts.
     let start_of = {
         let (sequences, first) = (options.sequences.max(1), options.seed as usize % numbers.len());
         move |item: usize| numbers[(first + item * numbers.len() / sequences) % numbers.len()]
@@ -296,7 +296,7 @@ pub fn sampled_crash<W: World>(world: &Arc<W>, options: &Options) -> Report {
     shrink::shrink_report(world, options, report)
 }
 
-/// Runs one case, and examines every image of a crash in its last step, or, if it is a random one, in any.
+/// Runs one case, and examines every image of a crash in its last step, or, for a random case, in any step.
 pub fn replay<W: World>(world: &Arc<W>, case: Case, options: &Options) -> Report {
     let options = Options { threads: 1, ..options.clone() };
     let report = distribute(
@@ -319,7 +319,7 @@ pub fn replay<W: World>(world: &Arc<W>, case: Case, options: &Options) -> Report
     shrink::shrink_report(world, &options, report)
 }
 
-/// The numbers of the starts that `options` choose, or what is wrong with them: no work at all would pass.
+/// The numbers of the starts that `options` choose. It is an error to choose none: a run without work would pass.
 fn numbered<W: World>(world: &W, options: &Options) -> Result<Vec<usize>, Box<Report>> {
     let starts = world.starts();
     let Some(wanted) = &options.start else { return Ok((0..starts.len()).collect()) };
@@ -330,7 +330,7 @@ fn numbered<W: World>(world: &W, options: &Options) -> Result<Vec<usize>, Box<Re
     })
 }
 
-/// The steps of a random case, one after the other.
+/// Generates the steps of a random case one by one.
 fn made_up<W: World>(world: &Arc<W>, options: &Options, case: Case) -> impl FnMut(u64, &W::Content) -> Option<Step<W::Change>> + use<W> {
     let (world, count, closes) = (Arc::clone(world), options.random as u64, options.closes);
     let mut choice = StdRng::seed_from_u64(case.seed());
@@ -340,7 +340,7 @@ fn made_up<W: World>(world: &Arc<W>, options: &Options, case: Case) -> impl FnMu
     }
 }
 
-/// What may come next.
+/// The steps that may come next.
 fn symbols<W: World>(world: &W, options: &Options, start: &Start<W::Change>, model: &W::Content) -> Vec<Step<W::Change>> {
     let changes = world.changes(start, model).into_iter().map(Step::Change);
     let steps: Vec<_> = changes.chain(options.closes.then_some(Step::Close)).collect();
@@ -348,10 +348,10 @@ fn symbols<W: World>(world: &W, options: &Options, start: &Start<W::Change>, mod
     steps
 }
 
-/// Steps, and what they make of the model.
+/// Steps, and the model after them.
 type Spelled<W> = (Vec<Step<<W as World>::Change>>, <W as World>::Content);
 
-/// The steps that `numbers` stand for, if there are such, and what they make of `model`.
+/// The steps that `numbers` stand for, if they are valid, and `model` after them.
 fn spell<W: World>(world: &W, options: &Options, start: &Start<W::Change>, model: &W::Content, numbers: &[usize]) -> Option<Spelled<W>> {
     let mut model = model.clone();
     let mut steps = Vec::new();
@@ -382,7 +382,7 @@ fn explore<W: World>(checker: &Arc<Checker<W>>, world: &Arc<W>, options: &Option
     }
 }
 
-/// The command that shows a violation again.
+/// The command that reproduces a violation.
 fn replay_command(world: &str, case: Case, options: &Options) -> String {
     let standard = Options::default();
     let mut command = format!("cargo xtask crash replay {world} {case}");
@@ -429,7 +429,7 @@ fn replay_command(world: &str, case: Case, options: &Options) -> String {
     command
 }
 
-/// Spreads `items` of work over threads, each with a memory of its own, and collects what they did. The first violation ends the run.
+/// Spreads `items` of work over threads, each with its own memory, and merges their reports. The first violation ends the run.
 fn distribute<W: World>(
     world: &Arc<W>,
     options: &Options,
@@ -476,7 +476,7 @@ fn distribute<W: World>(
                     report.is_cut |= options.is_over();
                 }
             };
-            // What the checker itself does is guarded here, lest a worker be gone without a word; of the rest it tells more.
+            // This guards the checker's own code, so that no worker vanishes silently. Panics in the rest get a fuller report.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(labour)) {
                 report.violation = Some(Violation::before_any_crash(world.name(), start, panicked(&*panic)));
             }
@@ -484,7 +484,7 @@ fn distribute<W: World>(
                 run.is_broken.store(true, Ordering::Relaxed);
                 next.store(items, Ordering::Relaxed);
             }
-            // Who is done is not stuck.
+            // A worker that has finished is not stuck.
             *current.lock() = None;
             // The receiver is gone only if another thread was found stuck.
             let _ = sender.send(report);

@@ -1,9 +1,9 @@
 #![forbid(unsafe_code)]
-//! What every index of Everleaf must pass.
+//! The test suites that every index of Everleaf must pass.
 //!
-//! Each suite is a function over an [`Entry`](everleaf_index::Entry) of the registry; the tests of this crate call each for every entry, in sizes that fit a
-//! test run, and `cargo xtask crash` runs the crash suites for as long as one likes and replays what they find. A suite is worth what it catches: the tests
-//! also plant defects, and fail when a suite does not notice.
+//! Each suite is a function over an [`Entry`](everleaf_index::Entry) of the registry. The tests of this crate call each suite for every entry, in sizes that
+//! fit a test run. `cargo xtask crash` runs the crash suites for any length of time and replays what they find. The tests also plant defects, and fail if a
+//! suite does not notice them.
 
 pub mod budget;
 mod class;

@@ -1,4 +1,4 @@
-//! The model suite: sequences of all operations, made up and shrunk by proptest, against `BTreeMap`.
+//! The model suite: proptest generates and shrinks sequences of all operations and compares the index with `BTreeMap`.
 
 use crate::subject::{Broken, Content, Model};
 use crate::{Class, Subject};
@@ -31,16 +31,16 @@ enum Step<O> {
     Update(O, u64),
     Remove(O),
     Scan(Bound<O>, Direction, usize),
-    /// Many neighbours are looked up together.
+    /// Looks up many neighbouring keys together.
     GetMany(u32, u32),
-    /// Several writes are made together.
+    /// Makes several writes together.
     Many(Vec<(O, Write)>),
-    /// Many come, together, so that nodes split.
+    /// Inserts many keys together, so that nodes split.
     Fill(u32, u32, u64),
-    /// And go, so that they merge; together, or one by one.
+    /// Removes them, together or one by one, so that nodes merge.
     Drain(u32, u32, bool),
     Check,
-    /// The pool is closed, or only dropped, and opened again.
+    /// Closes the pool, or only drops it, and opens it again.
     Reopen {
         close: bool,
         threads: usize,
@@ -122,7 +122,7 @@ fn run<K: Class + ?Sized>(entry: &Entry<K, Hardware>, loaded: Vec<(K::Owned, u64
     run.check()
 }
 
-/// What a write that carries a payload makes of the model; what it returns.
+/// Applies a write that carries a payload to the model, and returns what the index must return.
 fn write_to_model<K: Class + ?Sized>(model: &mut Model<K>, key: K::Owned, write: Write) -> Option<u64> {
     let present = model.get::<K>(key.borrow()).copied();
     match (write, present) {

@@ -1,10 +1,10 @@
-//! The race suite: many threads on one index, and what each of them may rely on.
+//! The race suite: many threads on one index, and the guarantees that each of them relies on.
 //!
-//! - *Own keys*: each thread alone changes the keys of its stripe, so every operation on them must return exactly what its own model says, and a scan must show
-//!   exactly those, while all other threads split and merge the leaves they share.
-//! - *Shared keys*: all threads set and remove them, with payloads that are never used twice. Each payload written must be given back exactly once, by the
-//!   operation that replaced or removed it, or be there at the end: nothing is lost, nothing is invented. And what one thread sees of another's writes to a key
-//!   never goes back.
+//! - *Own keys*: each thread has a stripe of keys that no other thread changes. Every operation on them must return exactly what the thread's model says, and a
+//!   scan must show exactly the model's entries, while all other threads split and merge the leaves they share.
+//! - *Shared keys*: all threads set and remove these, and never use a payload twice. Each payload written must be returned exactly once, by the operation that
+//!   replaced or removed it, or be present at the end: nothing is lost or invented. The writes of another thread that a thread sees at a key never go
+//!   backwards.
 
 use crate::subject::{Broken, Model};
 use crate::{Class, Subject};
@@ -22,20 +22,20 @@ use std::ops::Bound;
 pub struct Options {
     /// Number of threads.
     pub threads: u32,
-    /// Operations of each.
+    /// Operations per thread.
     pub operations: u32,
-    /// Keys of a stripe.
+    /// Keys per stripe.
     pub own_keys: u32,
-    /// Keys that all share; they lie between those of the stripes.
+    /// Keys shared by all threads; they lie between those of the stripes.
     pub shared_keys: u32,
-    /// Seed of every choice; the schedule is the machine's.
+    /// Seed of every choice. The operating system decides the schedule.
     pub seed: u64,
 }
 
 /// Runs the threads, then checks the index as a whole.
 ///
 /// # Panics
-/// With the rule that does not hold.
+/// If a rule does not hold; the message names it.
 pub fn race<K: Class + ?Sized>(entry: &Entry<K, Hardware>, options: Options) {
     let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: if cfg!(miri) { 4 << 20 } else { 256 << 20 }, ..PoolOptions::default() })
         .expect("memory");
@@ -57,14 +57,14 @@ struct Worker<'a, K: Class + ?Sized> {
     options: Options,
     number: u32,
     random: StdRng,
-    /// The keys that only this thread changes, and what it put there.
+    /// The keys that only this thread changes, with their payloads.
     own_keys: BTreeSet<K::Owned>,
     own: Model<K>,
     /// Payloads written to shared keys so far.
     written: u64,
-    /// Payloads of shared keys that operations of this thread gave back.
+    /// Payloads of shared keys that operations of this thread returned.
     given_back: Vec<u64>,
-    /// The latest payload of each thread seen at each shared key.
+    /// The latest payload seen from each thread at each shared key.
     seen: HashMap<(u32, u64), u64>,
 }
 
@@ -88,7 +88,7 @@ impl<'a, K: Class + ?Sized> Worker<'a, K> {
 
     fn run(&mut self) -> Result<(), Broken> {
         for step in 0..self.options.operations {
-            // Threads fill and drain in turn, so that leaves split and merge under each other's feet.
+            // Threads alternate between filling and draining, so that leaves split and merge while other threads use them.
             let growing = (step / self.options.own_keys + self.number).is_multiple_of(2);
             // A scan of many keys takes as long as a hundred changes.
             let scans = if self.options.own_keys < 100 { 4 } else { 1 };
@@ -102,7 +102,7 @@ impl<'a, K: Class + ?Sized> Worker<'a, K> {
         Ok(())
     }
 
-    /// Stripes lie interleaved, with a shared key between rounds.
+    /// Stripes are interleaved, with a shared key after each round.
     fn own_key(&self, index: u32) -> u32 {
         1 + index * (self.options.threads + 1) + self.number
     }
@@ -195,7 +195,7 @@ impl<'a, K: Class + ?Sized> Worker<'a, K> {
         if !found.windows(2).all(in_order) {
             return Err(Broken::new(RULE, format_args!("{direction:?}: {found:?}")));
         }
-        // As far as the scan came, or to the end.
+        // The last key that the scan reached, or none if it reached the end.
         let end = if found.len() == limit { found.last().map(|(key, _)| key.clone()) } else { None };
         let within = |key: &K::Owned| match direction {
             Direction::Forward => *key >= from && end.as_ref().is_none_or(|end| key <= end),
@@ -213,7 +213,7 @@ impl<'a, K: Class + ?Sized> Worker<'a, K> {
     }
 }
 
-/// The index as a whole, after all threads are done.
+/// Checks the index as a whole, after all threads are done.
 fn finish<K: Class + ?Sized>(subject: &Subject<K, Hardware>, workers: &[Worker<'_, K>]) -> Result<(), Broken> {
     let options = workers[0].options;
     let content = subject.content(usize::MAX)?;

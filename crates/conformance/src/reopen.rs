@@ -1,4 +1,4 @@
-//! The reopen suite: a pool in a file is what it was, whether it was closed or only let go, however many threads recover it.
+//! The reopen suite: a pool file keeps its content whether the pool was closed or only dropped, and however many threads recover it.
 
 use crate::{Class, Subject};
 use everleaf_index::Entry;
@@ -10,11 +10,10 @@ use std::borrow::Borrow;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Fills a new pool at `path` with `keys` keys, removes and updates some, and opens it again and again: after a close and without one, recovered by 1, 2 and 4
-/// threads.
+/// Fills a new pool at `path` with `keys` keys, removes and updates some, and reopens it repeatedly: with and without a close, recovered by 1, 2 and 4 threads.
 ///
 /// # Panics
-/// With what is not as it was.
+/// If anything differs after a reopen.
 pub fn reopen<K: Class + ?Sized>(entry: &Entry<K, Hardware>, path: &Path, keys: u32) {
     let told = |number: usize| format!("{}, {} keys, opening {number}", entry.name, K::NAME);
     let options = PoolOptions { size_max: 1 << 30, ..PoolOptions::default() };
@@ -26,7 +25,7 @@ pub fn reopen<K: Class + ?Sized>(entry: &Entry<K, Hardware>, path: &Path, keys: 
         subject.upsert(K::numbered(*number).borrow(), u64::from(*number) + 1).expect("a pool with room");
     }
     for (opening, (close, threads)) in [(false, 1), (false, 2), (true, 1), (false, 4), (true, 4), (true, 2)].into_iter().enumerate() {
-        // A little changes each time, so that no opening could live from the one before.
+        // Changes a few keys each time, so that no opening can rely on the state that the one before left.
         for number in &numbers[opening * 1000 % numbers.len()..][..numbers.len() / 50] {
             let key = K::numbered(*number);
             match number % 3 {

@@ -1,4 +1,4 @@
-//! The index under test, in its pool, seen through payloads.
+//! The index under test in its pool, with values seen as payloads.
 
 use crate::Class;
 use everleaf_index::{Direction, Entry, Error, FILL, OrderedIndex, Recovery, Trace, Write};
@@ -13,15 +13,15 @@ use std::sync::Arc;
 /// Name of the root that the suites use.
 pub const ROOT: &str = "index";
 
-/// What an index should hold, or holds: keys and payloads in order.
+/// Keys and payloads in order: the expected or actual content of an index.
 pub type Content<K> = Vec<(<K as ToOwned>::Owned, u64)>;
 
-/// A rule that does not hold, and what was seen.
+/// A broken rule and the evidence.
 #[derive(Clone, Debug)]
 pub struct Broken {
     /// The rule.
     pub rule: &'static str,
-    /// What was seen.
+    /// The evidence.
     pub seen: String,
 }
 
@@ -30,7 +30,7 @@ impl Broken {
         Self { rule, seen: seen.to_string() }
     }
 
-    /// For errors where there should be none.
+    /// Turns an error where none is allowed into a broken rule.
     pub(crate) fn by<E: fmt::Display>(rule: &'static str) -> impl Fn(E) -> Self {
         move |error| Self::new(rule, error)
     }
@@ -42,7 +42,7 @@ impl fmt::Display for Broken {
     }
 }
 
-/// A change of an index, its key by number.
+/// A change of an index; its key is given by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Change {
     /// Sets the payload of a key, present or not.
@@ -63,7 +63,7 @@ impl fmt::Display for Change {
 /// The model of an index: what it should hold.
 pub type Model<K> = BTreeMap<<K as ToOwned>::Owned, u64>;
 
-/// Applies a change to a model; the payload that was there.
+/// Applies a change to a model and returns the previous payload.
 pub(crate) fn apply_to_model<K: Class + ?Sized>(model: &mut Model<K>, change: Change) -> Option<u64> {
     match change {
         Change::Put(key, payload) => model.insert(K::numbered(key), payload),
@@ -80,7 +80,7 @@ pub struct Subject<K: Class + ?Sized, M: Medium> {
 }
 
 impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
-    /// A new index in a new pool.
+    /// Creates an index in a new pool.
     ///
     /// # Errors
     /// A full pool.
@@ -88,7 +88,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         Ok(Self { index: entry.create(&pool, ROOT)?, pool })
     }
 
-    /// The index of an opened pool, recovered by `threads` threads.
+    /// Opens and recovers the index of an opened pool with `threads` threads.
     ///
     /// # Errors
     /// A damaged pool.
@@ -113,13 +113,13 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         Ok(self.pool.close()?)
     }
 
-    /// Adds a key that is absent; the payload that is there already.
+    /// Adds a key that is absent; returns the payload if the key is present.
     ///
     /// # Errors
     /// A full or damaged pool.
     pub fn insert(&self, key: &K, payload: u64) -> Result<Option<u64>, Error> {
         let value = K::value(&self.pool, key, payload)?;
-        // What is there may be changed and retired by another thread before its payload is read.
+        // Without the guard, another thread could change and retire the value before its payload is read.
         let _guard = self.pool.pin();
         match self.index.insert(key, value)? {
             Some(present) => {
@@ -130,7 +130,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         }
     }
 
-    /// Sets the payload of a key, present or not; the payload that was there.
+    /// Sets the payload of a key, present or not, and returns the previous payload.
     ///
     /// # Errors
     /// A full or damaged pool.
@@ -138,7 +138,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         self.give_back(self.index.upsert(key, K::value(&self.pool, key, payload)?)?)
     }
 
-    /// Fills an empty index. Whether it was empty.
+    /// Fills an empty index, and returns whether it was empty.
     ///
     /// # Errors
     /// A full or damaged pool.
@@ -167,7 +167,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         values.into_iter().map(|value| value.map(|value| K::payload(&self.pool, value)).transpose()).collect()
     }
 
-    /// Makes several writes together, which carry payloads; those that were there. Writes of one kind go by the call for that kind.
+    /// Makes several writes that carry payloads together, and returns the previous payloads. Writes of one kind use the call for that kind.
     ///
     /// # Errors
     /// A full or damaged pool.
@@ -175,7 +175,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         self.make(writes, |linked, returned| self.write_linked(linked, returned))
     }
 
-    /// [`Self::write_many`], with a fence behind them that the index has left to its caller, and `meanwhile` before it.
+    /// [`Self::write_many`], followed by `meanwhile` and then by the fence that the index has left to its caller.
     ///
     /// # Errors
     /// A full or damaged pool.
@@ -188,7 +188,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         })
     }
 
-    /// Makes writes by `apply`, which does so with values that link their records.
+    /// Makes writes with `apply`, which gets values that link their records.
     fn make(
         &self,
         writes: &[(K::Owned, Write)],
@@ -205,7 +205,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
             };
             linked.push((key.borrow(), write));
         }
-        // What is there may be changed and retired by another thread before its payload is read.
+        // Without the guard, another thread could change and retire a value before its payload is read.
         let _guard = self.pool.pin();
         let mut returned = Vec::new();
         apply(&linked, &mut returned)?;
@@ -238,7 +238,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         }
     }
 
-    /// Sets the payload of a key that is present; the payload that was there.
+    /// Sets the payload of a key that is present, and returns the previous payload.
     ///
     /// # Errors
     /// A full or damaged pool.
@@ -251,7 +251,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         self.give_back(before)
     }
 
-    /// Sets a payload. Puts with an even payload go by `upsert`, others by `insert` and, where the key is there, `update`.
+    /// Sets a payload. An even payload is put with `upsert`, an odd one with `insert` and, if the key is present, `update`.
     ///
     /// # Errors
     /// A full or damaged pool.
@@ -265,7 +265,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         }
     }
 
-    /// Removes a key; the payload that was there.
+    /// Removes a key, and returns its payload.
     ///
     /// # Errors
     /// A damaged pool.
@@ -273,7 +273,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         self.give_back(self.index.remove(key)?)
     }
 
-    /// Applies a change; the payload that was there.
+    /// Applies a change, and returns the previous payload.
     ///
     /// # Errors
     /// A full or damaged pool.
@@ -284,7 +284,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         }
     }
 
-    /// The payload of a value that the index gave back; what it links is retired.
+    /// Returns the payload of a value that the index gave back, and retires what the value links.
     fn give_back(&self, value: Option<NonZeroU64>) -> Result<Option<u64>, Error> {
         let Some(value) = value else { return Ok(None) };
         let payload = K::payload(&self.pool, value)?;
@@ -292,7 +292,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         Ok(Some(payload))
     }
 
-    /// Gives back what a value links, which the index does not hold any more, or never did.
+    /// Retires what a value links, when the index no longer holds the value, or never did.
     fn retire(&self, value: NonZeroU64) -> Result<(), Error> {
         if let Some((block, _)) = K::block(&self.pool, value)? {
             self.pool.retire(block, &self.pool.pin());
@@ -305,12 +305,12 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
     /// # Errors
     /// A damaged pool.
     pub fn get(&self, key: &K) -> Result<Option<u64>, Error> {
-        // What the value links is not reused before it has been read.
+        // The guard keeps what the value links from being reused before it is read.
         let _guard = self.pool.pin();
         self.index.get(key)?.map(|value| K::payload(&self.pool, value)).transpose()
     }
 
-    /// At most `limit` entries from a bound on, in the order of the scan.
+    /// At most `limit` entries from a bound, in the order of the scan.
     ///
     /// # Errors
     /// A damaged pool.
@@ -334,7 +334,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         failed.map_or(Ok(found), Err)
     }
 
-    /// What a scan of values gives. Those that it has told of must come next.
+    /// The payloads that a scan of values returns. The values that the scan announced must come next.
     fn payloads(&self, from: Bound<K::Owned>, direction: Direction, limit: usize) -> Result<Vec<u64>, Broken> {
         let (mut payloads, mut told, mut is_as_told) = (Vec::new(), Vec::new(), true);
         let guard = self.pool.pin();
@@ -352,10 +352,10 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         payloads.into_iter().collect::<Result<_, _>>().map_err(Broken::by("a scan of values"))
     }
 
-    /// What the index holds by a scan, which must agree with a scan the other way, with a lookup of every key, and with the index's own check.
+    /// The index's content by a scan, which must agree with a scan the other way, with a lookup of every key, and with the index's own check.
     ///
     /// # Errors
-    /// Whatever does not agree.
+    /// If they do not agree.
     pub fn content(&self, limit: usize) -> Result<Content<K>, Broken> {
         let content = self.scan(Bound::Unbounded, Direction::Forward, limit).map_err(Broken::by("a scan"))?;
         if content.len() == limit {
@@ -390,10 +390,10 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         Ok(content)
     }
 
-    /// Compares what the index reaches with what the allocator says: nothing leaked, nothing used twice. No operation may be under way.
+    /// Compares what the index reaches with what is allocated: nothing is leaked or used twice. No operation may be under way.
     ///
     /// # Errors
-    /// What was leaked or used twice.
+    /// If anything was leaked or used twice.
     pub fn audit(&self) -> Result<(), Broken> {
         const RULE: &str = "allocated is what is reachable";
         self.pool.collect();

@@ -1,22 +1,21 @@
 //! Threads under a deterministic scheduler, with crashes.
 //!
-//! A schedule is two to four threads, each with a few calls on neighbouring keys, over the crash checker's medium. Which thread takes the next step (a load, a
-//! store, a flush, a fence, a lock: [`everleaf_pmem::schedule`]) is a function of the schedule's seed, as is everything else in it, so a seed is all that it
-//! takes to see a failure again. At some fences, and at the end, images that a crash may leave are recovered, with what *each thread* has flushed and fenced by
-//! then. For each of them:
-//! 1. what was opened holds what some order of the calls explains (`threads/history.rs`), so nothing that was returned is taken back: durable linearizability;
-//! 2. scans, lookups and the structure's own check agree, and what is reachable is what is allocated;
+//! A schedule is two to four threads, each with a few calls on neighbouring keys, on the crash checker's medium. A step is a load, a store, a flush, a fence or
+//! a lock ([`everleaf_pmem::schedule`]). The schedule's seed determines which thread takes each step, and everything else, so a failure can be reproduced from
+//! its seed. At some fences, and at the end, images that a crash may leave are recovered, given what *each thread* has flushed and fenced by then. For each
+//! image:
+//! 1. some order of the calls (`threads/history.rs`) explains its content, so no returned result is taken back: durable linearizability;
+//! 2. scans, lookups and the structure's own check agree, and exactly the reachable blocks are allocated;
 //! 3. a second recovery finds the same, and has nothing to repair;
-//! 4. now and then, it is used on, recovered by several threads, and, where there was something to repair, crashed in the middle of that.
+//! 4. sometimes it is used further, recovered by several threads, and, if there was something to repair, crashed during the repair.
 //!
-//! When all threads are done, the same is asked of what they leave behind without a crash.
+//! When all threads are done, the same is checked for what they leave without a crash.
 //!
-//! In half of the schedules a thread's stores become visible to others, and to the medium, only later, as the store buffers of x86 have it
-//! (`threads/baton.rs`).
+//! In half of the schedules a thread's stores become visible to others, and to the medium, only later, as with the store buffers of x86 (`threads/baton.rs`).
 //!
-//! Between two crash points nobody looks at images, so all loads are watched, too: a thread that reads a store of another one which is not durable owes it; if
-//! it returns while that store is still not durable, the image that loses just this store is examined. That costs next to nothing as long as nobody does so,
-//! which makes long runs without images ([`Options::crash_every`] 0) worth while; and it reports nothing that no image confirms.
+//! No images are examined between two crash points, so all loads are watched too. A thread that reads another thread's store that is not durable incurs a debt.
+//! If it returns while that store is still not durable, the image that loses just this store is examined. This costs almost nothing while no such read happens,
+//! so long runs without images ([`Options::crash_every`] 0) are worthwhile. It reports only what an image confirms.
 
 mod baton;
 mod crew;
@@ -51,35 +50,35 @@ use std::time::{Duration, Instant};
 pub struct Options {
     /// Number of schedules.
     pub schedules: u64,
-    /// Seed of the first; each following one has a seed of its own.
+    /// Seed of the first; each following one has its own.
     pub seed: u64,
     /// Seed of the order of steps. Default none: it follows from the seed.
     pub order: Option<u64>,
     /// Calls to leave out, by number of thread and of call. Default none.
     pub without: Vec<(usize, usize)>,
-    /// Whether a violation is told with as few calls as it takes. Default yes.
+    /// Whether a violation is shrunk to as few calls as possible. Default yes.
     pub shrinks: bool,
-    /// A crash is examined at about every so manieth fence, and at the end; never, if 0. Default 2.
+    /// A crash is examined at about every n-th fence, and at the end; 0: never. Default 2.
     pub crash_every: u64,
-    /// Show every image of a crash point that has at most so many, and a sample of one that has more. Default 8.
+    /// Show every image of a crash point that has at most this many, and a sample of the others. Default 8.
     pub images_max: u64,
-    /// Every how many images what was recovered is used on. Default 8.
+    /// One in this many recovered images is used further. Default 8.
     pub follow_up_every: u64,
-    /// A schedule with more steps does not end. Default 1 M.
+    /// A schedule with more steps counts as endless. Default 1 M.
     pub steps_max: u64,
-    /// A part of a protocol to leave out, so that the checker can show that it notices.
+    /// A part of a protocol to leave out, to show that the checker notices.
     pub omission: Option<Omission>,
-    /// A mistake at each place like this, in recoveries, too. Default none.
+    /// A mistake at each place like this, also in recoveries. Default none.
     pub fault: Option<Fault>,
-    /// Where to note the places where a mistake could be made, as the run comes by.
+    /// Where to note the places that the run reaches at which a mistake could be made.
     pub profile: Option<Arc<Profile>>,
-    /// A fence that does not come where it stands, but when its call is over: latches are free before what they guarded is durable. Default none.
+    /// A fence that is delayed to the end of its call, so that latches are free before what they guarded is durable. Default none.
     pub late_fence: Option<Site>,
-    /// Where to note every part of a protocol that could be left out, as the run comes by.
+    /// Where to note every part of a protocol that the run reaches and that could be left out.
     pub sites: Option<Arc<Mutex<BTreeSet<Omission>>>>,
-    /// Whether stores are held back in store buffers. Default: in half of the schedules, as their seeds have it.
+    /// Whether stores are held back in store buffers. Default: in half of the schedules, depending on their seeds.
     pub store_buffers: Option<bool>,
-    /// Whether the cache is in the persistence domain, and flushes do nothing: a crash takes only what is in the store buffers. Default no.
+    /// Whether the cache is in the persistence domain, and flushes do nothing: a crash loses only what is in the store buffers. Default no.
     pub durable_cache: bool,
     /// Whether the medium is one that waits for a device; see [`CrashOptions::awaits_device`]. Default no.
     pub awaits_device: bool,
@@ -129,7 +128,7 @@ impl Options {
         }
     }
 
-    /// Of the life in which an image is recovered.
+    /// The options of the life in which an image is recovered.
     fn recovery(&self) -> CrashOptions {
         CrashOptions { fault: self.fault, ..CrashOptions::default() }
     }
@@ -140,7 +139,7 @@ impl Options {
         Schedule { seed, order: self.order.unwrap_or(!seed), without: self.without.clone() }
     }
 
-    /// The command that runs one schedule again.
+    /// The command that reproduces one schedule.
     fn replay(&self, name: &str, schedule: &Schedule) -> String {
         let Schedule { seed, order, without } = schedule;
         let shorter = match without[..] {
@@ -168,13 +167,13 @@ pub struct Counts {
     pub operations: u64,
     /// Steps at which the scheduler could switch.
     pub steps: u64,
-    /// Times that it did.
+    /// Number of switches that it made.
     pub switches: u64,
     /// Images shown.
     pub images: u64,
-    /// Images recovered and checked: those that were not the same as an earlier one, with the same promises.
+    /// Images recovered and checked: those that did not equal an earlier one with the same promises.
     pub checked: u64,
-    /// Loads of a store by another thread that was not durable.
+    /// Loads of another thread's store that was not durable.
     pub dirty_reads: u64,
     /// Of these, those that were not durable when the call returned, and for which an image was made.
     pub suspicions: u64,
@@ -231,7 +230,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Runs schedules on `target`, calling `progress` now and then with the number of those that are done.
+/// Runs schedules on `target`, and occasionally calls `progress` with the number of those done.
 ///
 /// # Panics
 /// In a build without debug assertions, which has no scheduling points.
@@ -285,7 +284,7 @@ pub fn run<T: Target>(target: T, options: Options, progress: impl Fn(u64) + Sync
 mod tests {
     use super::*;
 
-    /// The same seed, the same schedule, step by step: or no failure could be seen again.
+    /// The same seed must give the same schedule, step by step: otherwise failures could not be reproduced.
     #[test]
     fn a_seed_is_a_schedule() {
         fn check<T: Target>(make: impl Fn() -> T) {

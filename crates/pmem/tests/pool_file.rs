@@ -1,4 +1,4 @@
-//! Pools in files: what opens, what does not, and how it says so.
+//! Pools in files: which files open, which do not, and how the errors say so.
 
 #![cfg(not(miri))]
 
@@ -42,7 +42,7 @@ fn what_is_linked_is_there_after_reopening_elsewhere() {
         pool.close().unwrap();
         pool.info().uuid
     };
-    // Something else takes the place where the pool was mapped.
+    // Something else occupies the address range where the pool was mapped.
     let first = Pool::open(&path, &small()).unwrap();
     let before = first.get(Off::<Word>::new(4096)).unwrap() as *const Word;
     assert_eq!(first.info().found, Found::Clean);
@@ -75,7 +75,7 @@ fn a_second_opener_is_told_who_has_the_lock() {
     assert_eq!(Pool::inspect(&path).unwrap().info().found, Found::Clean);
 }
 
-/// Who waited for the lock of a file that lost its name meanwhile would write where nobody finds it.
+/// Regression: after waiting for the lock of a file that lost its name meanwhile, writes would go to a file that cannot be found.
 #[test]
 fn whoever_waits_for_a_pool_that_is_replaced_opens_the_new_one() {
     let (dir, path) = temporary();
@@ -99,7 +99,7 @@ fn whoever_waits_for_a_pool_that_is_replaced_opens_the_new_one() {
 #[test]
 fn what_is_no_regular_file_is_refused_at_once() {
     let (dir, pipe) = temporary();
-    // Not by a child, which has the locks of other tests until it becomes another program.
+    // Not created by a child process, which would hold the locks of other tests until it executes another program.
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
     for path in [pipe.as_path(), Path::new("/dev/zero"), dir.path()] {
         for result in [Pool::inspect(path), Pool::open(path, &small()), Pool::create(path, &small()), Pool::open_or_create(path, &small())] {
@@ -108,7 +108,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
     }
 }
 
-/// It was mapped while the file was short, and then the superblock spoke of more.
+/// Regression: the file was mapped while it was short, and then the superblock named a larger size.
 #[test]
 fn a_pool_that_grows_can_be_looked_at() {
     let (_dir, path) = temporary();
@@ -117,7 +117,7 @@ fn a_pool_that_grows_can_be_looked_at() {
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Large blocks, so that the pool grows again and again.
+            // Large blocks, so that the pool grows repeatedly.
             while let Ok(block) = pool.alloc_words((16 << 20) / 8) {
                 std::mem::forget(block);
             }
@@ -143,7 +143,7 @@ fn a_pool_counts_if_its_hardware_is_made_to() {
     assert_eq!((counts.flushes, counts.fences), (3, 3), "a slab's header, seal, then one line of the directory");
 }
 
-/// What is published is one wait, and nobody sees it before.
+/// Publishing takes one wait, and no other thread sees the data before.
 #[test]
 fn what_is_published_to_a_device_is_counted_as_one_wait() {
     let (_dir, path) = temporary();
@@ -163,7 +163,7 @@ fn what_is_published_to_a_device_is_counted_as_one_wait() {
     assert_eq!((word.get(), counts.stores, counts.flushes, counts.fences), (7, 1, 1, 1));
 }
 
-/// Tests run as root may write what they may not; a file system that is read-only says no to everyone.
+/// Tests run as root can write files without write permission; a read-only file system refuses everyone.
 #[test]
 fn a_file_that_cannot_be_written_is_looked_at() {
     let (_dir, path) = temporary();
@@ -226,7 +226,7 @@ fn damage_is_named() {
         fs::write(&path, &good).unwrap();
         File::options().write(true).open(&path).unwrap().write_all_at(bytes, at as u64).unwrap();
     };
-    // After creation and close the active superblock is the second one made, at 512.
+    // After creation and close the active superblock is the second one, at 512.
     change(512 + 20, &[0xff]);
     assert!(matches!(error_of(&path), Error::Checksum { at: 512, .. }));
     for switch in [0, 1, 4] {
@@ -247,7 +247,7 @@ fn damage_is_named() {
     assert!(matches!(error_of(&path), Error::Headless { length: 100, .. }));
 }
 
-/// One byte, and nothing of the pool could be read any more.
+/// Regression: one damaged byte made the whole pool unreadable.
 #[test]
 fn whatever_byte_of_the_header_is_damaged_the_pool_can_be_looked_at() {
     let (_dir, path) = temporary();
@@ -277,18 +277,18 @@ fn whatever_byte_of_the_header_is_damaged_the_pool_can_be_looked_at() {
         file.write_all_at(&[*byte], at as u64).unwrap();
     }
     assert_eq!((mended, without), (16 + 128, 2 * 64), "magic, switch and the active superblock; the lines of two roots");
-    // Nobody changes what somebody saves.
+    // No other process may change a pool while it is being salvaged.
     let salvaged = Pool::inspect_damaged(&path).unwrap();
     assert!(matches!(Pool::open(&path, &PoolOptions::default()), Err(Error::Locked { .. })));
     assert!(Pool::inspect_damaged(&path).is_ok_and(|pool| pool.info().found == salvaged.info().found));
     drop(salvaged);
     drop(Pool::open(&path, &PoolOptions::default()).unwrap());
-    // Both superblocks: there is nothing that tells a size.
+    // Both superblocks: nothing gives the size any more.
     [512 + 20, 1024 + 20].iter().for_each(|at| file.write_all_at(&[0xff], *at).unwrap());
     assert!(matches!(Pool::inspect_damaged(&path), Err(Error::Headless { .. })));
 }
 
-/// Whoever asks for what is behind the end of the file must not be ended by the system.
+/// Reads beyond the end of the file must not end the process.
 #[test]
 fn behind_the_end_of_a_file_that_is_cut_off_there_are_zeroes() {
     let (_dir, path) = temporary();
@@ -316,7 +316,7 @@ fn behind_the_end_of_a_file_that_is_cut_off_there_are_zeroes() {
 #[test]
 fn options_out_of_range_are_refused() {
     let (_dir, path) = temporary();
-    // For the last one a file of 4 KiB was made first, which then held no pool.
+    // For the last one a file of 4 KiB was created first, which then held no pool.
     for options in [
         PoolOptions { slab_size: 5000, ..small() },
         PoolOptions { slab_size: 128 << 10, ..small() },
@@ -332,7 +332,7 @@ fn options_out_of_range_are_refused() {
 #[test]
 fn a_pool_grows_to_its_limit_and_says_so() {
     let (_dir, path) = temporary();
-    // On huge pages it grows by the same step each time.
+    // With huge pages it grows by the same step each time.
     let pool = Pool::create(&path, &PoolOptions { huge_pages: false, ..small() }).unwrap();
     let first = pool.get(Off::<Word>::new(4096)).unwrap();
     let mut sizes = vec![pool.info().size];
@@ -353,7 +353,7 @@ fn a_pool_grows_to_its_limit_and_says_so() {
         }
     };
     assert_eq!(sizes, [16 << 20, 32 << 20, 64 << 20]);
-    // But for the reserve, of 4 MiB.
+    // Except the reserve, of 4 MiB.
     assert!((56..=59).contains(&blocks), "{blocks} MiB of 64");
     assert!(matches!(error, Error::NoSpace { size_max: 67108864, .. }), "{error:?}");
     assert!(std::ptr::eq(first, pool.get(Off::<Word>::new(4096)).unwrap()), "growth moves nothing");
@@ -365,7 +365,7 @@ fn a_pool_grows_to_its_limit_and_says_so() {
     );
 }
 
-/// The other process of the test below: links a root, says so, and waits to be killed. By itself it does nothing.
+/// The other process of the test below: it links a root, reports that, and waits to be killed. On its own it does nothing.
 #[test]
 fn child() {
     let Some(path) = std::env::var_os("EVERLEAF_TEST_POOL") else { return };
@@ -395,7 +395,7 @@ fn what_a_killed_process_linked_is_there() {
     assert_eq!(value(&pool, "from the other process"), Some(77));
 }
 
-/// A small tmpfs, gone when dropped; `None` where this process may not mount one.
+/// A small tmpfs that is removed when dropped; `None` where this process may not mount one.
 struct Tmpfs(tempfile::TempDir);
 
 impl Tmpfs {
@@ -426,7 +426,7 @@ fn a_full_disk_is_an_error_and_every_byte_of_it_is_used() {
     let error = loop {
         match pool.alloc_words(1 << 10) {
             Ok(block) => {
-                // Every page is stored to: one that is not there would end the process here.
+                // Stores to every page: a missing one would end the process here.
                 (0..block.len()).step_by(256).for_each(|word| pool.store(&block[word], 1, Ordering::Relaxed));
                 std::mem::forget(block);
                 blocks += 1;
@@ -446,7 +446,7 @@ fn a_full_disk_is_an_error_and_every_byte_of_it_is_used() {
     assert_eq!(Pool::open(&path, &small()).unwrap().info().size, size);
 }
 
-/// Bytes that a file takes.
+/// Bytes that a file occupies.
 fn space(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     fs::metadata(path).unwrap().blocks() * 512
@@ -461,14 +461,14 @@ fn write_sparse(path: &Path, bytes: &[u8]) {
     }
 }
 
-/// Takes all that a disk still has.
+/// Uses up all free space of a disk.
 fn fill(disk: &Tmpfs) {
     use std::io::Write;
     let mut file = File::create(disk.0.path().join("rest")).unwrap();
     while file.write_all(&[1; 4096]).is_ok() {}
 }
 
-/// A tmpfs gives a page to whoever reads a hole: who read every word of a damaged pool filled it, or was ended by SIGBUS where it was full.
+/// Reading a hole in a tmpfs allocates a page. Regression: reading every word of a damaged pool filled the disk, or ended with SIGBUS where it was full.
 #[test]
 fn to_look_at_holes_takes_no_space() {
     let Some(disk) = Tmpfs::new("size=24m") else {
@@ -482,7 +482,7 @@ fn to_look_at_holes_takes_no_space() {
     let size = pool.info().size;
     drop(pool);
     let mut bytes = fs::read(&path).unwrap();
-    // The page before the last is none.
+    // The page before the last is a hole.
     let at = size as u64 - 8192;
     bytes[at as usize] = 9;
     write_sparse(&path, &bytes);
@@ -503,7 +503,7 @@ fn to_look_at_holes_takes_no_space() {
     assert_eq!(look("the header is damaged"), sum);
 }
 
-/// The owner of a pool fills its holes, so that who looks at it meanwhile may need them.
+/// The owner of a pool fills its holes, so a process that inspects it meanwhile may need their content.
 #[test]
 fn what_a_hole_gets_is_seen_by_who_looks_at_a_pool_in_use() {
     let Some(disk) = Tmpfs::new("size=64m") else {
@@ -523,7 +523,7 @@ fn what_a_hole_gets_is_seen_by_who_looks_at_a_pool_in_use() {
     assert_eq!(seen.words(block.off(), 1 << 17).unwrap()[1 << 16].get(), 7);
 }
 
-/// What was given back was still in the journal, whose recovery took space for it: where there was none, each time.
+/// Regression: space given back was still in the journal, whose recovery allocated it again, and failed each time on a full disk.
 #[test]
 fn a_pool_that_gave_space_back_is_recovered_on_a_full_disk() {
     let Some(disk) = Tmpfs::new("size=48m") else {
@@ -541,7 +541,7 @@ fn a_pool_that_gave_space_back_is_recovered_on_a_full_disk() {
         })
         .collect();
     pool.fence();
-    // The last one stays, so that the pool does not end before.
+    // The last block stays, so that the pool keeps its length.
     blocks[..7].iter().for_each(|block| pool.retire(*block, &pool.pin()));
     pool.collect();
     assert!(pool.give_back().unwrap() >= 7 << 18);
@@ -553,7 +553,7 @@ fn a_pool_that_gave_space_back_is_recovered_on_a_full_disk() {
     assert!(space(&path) <= before, "{} after {before}", space(&path));
 }
 
-/// A copy may have holes where the pool had zeroes; opening fills those in slabs that are in use, or says that there is no room.
+/// A copy may have holes where the pool had zeroes. Opening fills those in slabs that are in use, or reports that there is no room.
 #[test]
 fn holes_of_a_copied_file_are_filled_where_blocks_are() {
     let (_dir, path) = temporary();
@@ -566,7 +566,7 @@ fn holes_of_a_copied_file_are_filled_where_blocks_are() {
     drop(pool);
     let bytes = fs::read(&path).unwrap();
     let spans = 400 * 4096;
-    // What the file has behind its end counts as if it were within.
+    // Space allocated beyond the end of the file counts like space within it.
     write_sparse(&path, &bytes);
     let file = File::options().write(true).open(&path).unwrap();
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, bytes.len() as u64, bytes.len() as u64).unwrap();
@@ -579,7 +579,7 @@ fn holes_of_a_copied_file_are_filled_where_blocks_are() {
     let pool = Pool::open(&path, &small()).unwrap();
     assert!(((10 << 20) + spans..(12 << 20) + spans).contains(&space(&path)), "{}", space(&path));
     assert_eq!((value(&pool, "name"), pool.needs_recovery()), (Some(3), false));
-    // What is free gets space when it is used.
+    // Free slabs get space when they are used.
     let before = space(&path);
     let more = pool.alloc_words(1 << 17).unwrap();
     assert!((1 << 20..2 << 20).contains(&(space(&path) - before)));
@@ -596,7 +596,7 @@ fn holes_of_a_copied_file_are_filled_where_blocks_are() {
     assert!(matches!(Pool::open(&path, &small()), Err(Error::NoSpace { .. })));
 }
 
-/// What is free loses its space, in the middle of the file and at its end, and gets it again.
+/// Free slabs lose their space, in the middle of the file and at its end, and get it again.
 #[test]
 fn space_is_given_back_and_taken_again() {
     let (_dir, path) = temporary();
@@ -617,7 +617,7 @@ fn space_is_given_back_and_taken_again() {
     assert_eq!(fs::metadata(&path).unwrap().len(), before.0 as u64, "as long as it is mapped");
     assert_eq!(pool.give_back().unwrap(), 0);
     let room = pool.room();
-    // A crash; then a clean shutdown, whose snapshot may lie where there was no space.
+    // Simulates a crash; later a clean shutdown, whose snapshot may lie where there was no space.
     drop(pool);
     let pool = Pool::open(&path, &small()).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), pool.length() as u64);

@@ -1,12 +1,12 @@
-//! Large batches, of MSET or of MULTI and EXEC, while the server is killed in the middle of one.
+//! Large batches, of MSET or of MULTI and EXEC; the server is killed in the middle of one.
 //!
-//! Each batch of a client changes all its keys, and what it leaves is a function of the client's number and of how many there were: that is its version, and
-//! every value tells it. So after a kill the keys tell which batches have happened:
-//! 1. all keys of a client are as one and the same batch leaves them: the last that was acknowledged, or the one that was under way, if it was sent in whole;
-//! 2. there is no key besides;
-//! 3. no more batches were undecided, as the pool says before it is opened again, than have not happened of those that were under way.
+//! Each batch of a client changes all its keys. The resulting values depend only on the client's number and the number of batches so far, which is the batch's
+//! version, and contain it. So after a kill the keys show which batches have happened:
+//! 1. all keys of a client show the same batch: the last acknowledged one, or the one in flight, if it was sent completely;
+//! 2. there are no other keys;
+//! 3. the pool, before it is opened again, names at most as many batches undecided as there are batches in flight that have not happened.
 //!
-//! Clients with even numbers send an MSET, in one database; the others a transaction over all of them, which sets, deletes, counts and appends.
+//! Clients with even numbers send an MSET, in one database; the others a transaction over all databases, which sets, deletes, counts and appends.
 
 use crate::client::{Client, Reply};
 use crate::ledger::{get_many, keys, select};
@@ -24,15 +24,15 @@ use std::time::{Duration, Instant};
 
 /// Keys of a client.
 const KEYS: u64 = 2000;
-/// Databases that they lie in.
+/// Databases that contain the keys.
 const DATABASES: u64 = 3;
 /// Databases that the server has.
 const DATABASES_MAX: u64 = 16;
-/// How many bytes a commit slot takes, and how many all of them; in the store block, one line comes before.
+/// Size in bytes of a commit slot, and of all slots; in the store block, one line precedes them.
 const SLOT: usize = 64;
 const SLOTS_SIZE: usize = 31 * SLOT;
 
-/// What databases hold: number, key, value.
+/// The content of databases: number, key, value.
 pub(crate) type Held = BTreeMap<(u64, Vec<u8>), Vec<u8>>;
 
 /// A connection that sends batches.
@@ -40,16 +40,16 @@ pub(crate) struct Sender {
     number: u64,
     /// Version of the last batch that was acknowledged, or found after a kill.
     pub(crate) version: u64,
-    /// Whether the next one was sent in whole.
+    /// Whether the next batch was sent completely.
     is_sent: bool,
-    /// How long the last one took, from then on.
+    /// How long the last one took, measured from that moment.
     took: Duration,
 }
 
-/// What kills have met.
+/// Statistics of kills.
 #[derive(Default)]
 pub(crate) struct Tally {
-    /// Kills that came when a batch was under way: sent in whole, and not answered.
+    /// Kills while a batch was in flight: sent completely, but not answered.
     pub(crate) hits: u64,
     /// Such batches that are there, and those that are not.
     pub(crate) there: u64,
@@ -81,18 +81,18 @@ fn value(key: u64, version: u64) -> Vec<u8> {
     Version { number: version, size: size as usize }.bytes()
 }
 
-/// What batch `version` of a client does to a key: the command, and its value if it has one.
+/// The change of a key by batch `version` of a client: the command, and its value if it has one.
 fn change(client: u64, key: u64, version: u64) -> (&'static str, Option<Vec<u8>>) {
     match key % 8 {
         0 if !is_mset(client) => ("INCR", None),
-        // Now and then it begins anew.
+        // Occasionally it starts over.
         1 if !is_mset(client) && !version.is_multiple_of(8) => ("APPEND", Some(value(key, version))),
         2 | 3 if !is_mset(client) && (key + version).is_multiple_of(2) => ("DEL", None),
         _ => ("SET", Some(value(key, version))),
     }
 }
 
-/// What a client's batches leave, up to that of `version`; before the first, it is 0.
+/// The content after a client's batches up to `version`, which is 0 before the first.
 fn state(client: u64, version: u64) -> Held {
     let left = |key| match change(client, key, version) {
         ("INCR", _) => Some(version.to_string().into_bytes()),
@@ -108,11 +108,11 @@ impl Sender {
         Self { number, version: 0, is_sent: false, took: Duration::from_millis(10) }
     }
 
-    /// Sends batches until the server ends, and tells of each that is sent in whole how long the one before took.
+    /// Sends batches until the server ends. For each that is sent completely, reports how long the previous one took.
     pub(crate) fn run(&mut self, port: u16, ending: &Ending, sent: &mpsc::Sender<Duration>) {
         let outcome: io::Result<()> = Client::connect(port).and_then(|mut client| {
             loop {
-                // Who kills the server may listen no more.
+                // The killing thread may have stopped listening.
                 self.deliver(&mut client, |took| sent.send(took).unwrap_or_default())?;
             }
         });
@@ -142,7 +142,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Pushes the next batch; how many replies come before the one that acknowledges it.
+    /// Pushes the next batch, and returns the number of replies before the one that acknowledges it.
     fn push(&self, client: &mut Client) -> u64 {
         let version = self.version + 1;
         if is_mset(self.number) {
@@ -166,18 +166,18 @@ impl Sender {
     }
 }
 
-/// Number of batches that a pool, which nobody has open, names undecided: these are neither there nor not there, until it is opened. `block.rs` of the store
-/// has the bytes.
+/// Number of batches that a pool, which must not be open, names undecided: neither happened nor undone until it is opened. `block.rs` of the store describes
+/// the bytes.
 pub(crate) fn undecided(pool: &Path) -> u64 {
     let roots = Pool::inspect(pool).and_then(|pool| pool.roots()).expect("the pool can be looked at");
     let (_, root) = roots.into_iter().find(|(name, _)| name == everleaf::STORE_ROOT).expect("a server that listens has a store");
     let mut slots = [0; SLOTS_SIZE];
     File::open(pool).and_then(|file| file.read_exact_at(&mut slots, root.off + SLOT as u64)).expect("the pool can be read");
-    // Word 0 is the log of a batch, word 1 is 0 until that is committed.
+    // Word 0 is the log of a batch, word 1 is 0 until it is committed.
     slots.chunks(SLOT).filter(|slot| slot[..8] != [0; 8] && slot[8..16] == [0; 8]).count() as u64
 }
 
-/// All that a server has.
+/// All content of a server.
 pub(crate) fn look(server: &Server) -> Result<Held, String> {
     let mut client = Client::connect(server.port).map_err(|error| error.to_string())?;
     let mut held = Held::new();
@@ -192,7 +192,7 @@ pub(crate) fn look(server: &Server) -> Result<Held, String> {
     Ok(held)
 }
 
-/// Whether that is what must be there, after a kill that left so many batches undecided; from there on the clients go on.
+/// Whether the content is correct after a kill that left this many batches undecided. The clients continue from there.
 pub(crate) fn judge(mut held: Held, senders: &mut [Sender], undecided: u64, tally: &mut Tally) -> Result<(), String> {
     let (mut there, mut absent) = (0, 0);
     for Sender { number, version, is_sent, .. } in senders {
@@ -225,7 +225,7 @@ pub(crate) fn judge(mut held: Held, senders: &mut [Sender], undecided: u64, tall
     Ok(())
 }
 
-/// The judgement is worth what it notices: what a defect would leave is made up.
+/// The check must notice defects: this simulates what they would leave.
 #[test]
 fn a_torn_batch_would_be_noticed() {
     let all = |versions: [u64; 4]| (0..4).flat_map(|client| state(client, versions[client as usize])).collect::<Held>();
@@ -236,11 +236,11 @@ fn a_torn_batch_would_be_noticed() {
     for (versions, undecided) in [([8, 8, 8, 8], 2), ([9, 8, 8, 8], 1), ([8, 9, 8, 8], 0), ([9, 9, 8, 8], 0)] {
         assert_eq!(judge_of(all(versions), undecided), Ok(()), "{versions:?}");
     }
-    // One that was acknowledged is gone, one that was not sent in whole is there, one was undecided although none is missing.
+    // An acknowledged batch is gone, one that was not sent completely is there, one was undecided although none is missing.
     for (versions, undecided) in [([8, 7, 8, 8], 0), ([8, 8, 7, 8], 0), ([8, 8, 9, 8], 0), ([10, 8, 8, 8], 0), ([9, 9, 8, 8], 1), ([0; 4], 0)] {
         assert!(judge_of(all(versions), undecided).is_err(), "{versions:?}, {undecided} undecided");
     }
-    // Part of a batch: any key alone is as it was before, or as it is after.
+    // Part of a batch: a single key has its old value, or its new one.
     for (client, key) in (0..2).flat_map(|client| (0..KEYS).step_by(199).map(move |key| (client, key))) {
         for (whole, other) in [(8, 9), (9, 8)] {
             let (mut held, place) = (all([8, 8, 8, 8]), place(client, key));
@@ -252,7 +252,7 @@ fn a_torn_batch_would_be_noticed() {
             assert!(what.contains(&format!("client {client} has")), "key {key}: {what}");
         }
     }
-    // What no batch has ever set.
+    // Keys and values that no batch has ever set.
     for place in [(0, name(0, KEYS)), (5, name(3, 1)), (1, b"a key".to_vec())] {
         let mut held = all([8, 8, 8, 8]);
         held.insert(place, b"8.".to_vec());

@@ -1,4 +1,4 @@
-//! A client of the Redis protocol, as small as the test needs it. It is not the server's own parser, so that both cannot be wrong in the same way.
+//! A minimal client of the Redis protocol for the test. It does not share the server's parser, so that both cannot be wrong in the same way.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -81,7 +81,7 @@ impl Client {
 pub(crate) fn connect(port: u16) -> io::Result<BufReader<TcpStream>> {
     let stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_nodelay(true)?;
-    // Nothing takes so long; a server that hangs is a failure and not the end of the test run.
+    // No request takes this long. A server that hangs must fail the test, not block it.
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     Ok(BufReader::new(stream))
 }

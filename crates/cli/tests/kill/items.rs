@@ -1,4 +1,4 @@
-//! Items of memcached under `kill -9`: each connection has keys of its own, and knows of each what was acknowledged last, and what may be there since.
+//! Items of memcached under `kill -9`: each connection has its own keys, and knows for each the last acknowledged state, and possible later ones.
 
 use crate::client::connect;
 use crate::server::Ending;
@@ -10,23 +10,23 @@ use std::net::TcpStream;
 
 /// Keys of a connection.
 const KEYS: usize = 200;
-/// Requests that are sent at once, at most.
+/// Most requests that are sent at once.
 const PIPELINE_MAX: usize = 40;
-/// Longest item in bytes, about.
+/// Approximate size of the longest item in bytes.
 const SIZE_MAX: usize = 600;
 
-/// What an item is: the number of the request that has set it; `None`: it is not there.
+/// The state of an item: the number of the request that set it, or `None` if it is absent.
 type State = Option<u64>;
 
 /// A key, as its owner knows it.
 #[derive(Default)]
 struct Key {
     acknowledged: State,
-    /// What requests under way make of it, in their order.
+    /// Its states after each request in flight, in order.
     under_way: Vec<State>,
 }
 
-/// A connection that writes, and what it knows.
+/// A connection that writes, and its knowledge.
 pub(crate) struct Keeper {
     number: usize,
     random: StdRng,
@@ -36,7 +36,7 @@ pub(crate) struct Keeper {
     pub(crate) acknowledged: u64,
 }
 
-/// A client, as small as the test needs it.
+/// A minimal client for the test.
 struct Client(BufReader<TcpStream>);
 
 impl Client {
@@ -61,7 +61,7 @@ impl Keeper {
         format!("keeper-{}-{key}", self.number)
     }
 
-    /// Writes until the server ends, or so many pipelines.
+    /// Writes until the server ends, or for this many pipelines.
     pub(crate) fn run(&mut self, port: u16, ending: &Ending, pipelines_max: usize) {
         let outcome = Client::connect(port).and_then(|mut client| (0..pipelines_max).try_for_each(|_| self.exchange(&mut client)));
         if let Err(error) = outcome {
@@ -105,7 +105,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whether what is there is what was acknowledged, or what a request that was under way has made of it: that is what it goes on from.
+    /// Checks that each item is in its acknowledged state or that of a request in flight; the connection continues from there.
     pub(crate) fn verify(&mut self, port: u16) -> Result<(), String> {
         let names: Vec<_> = (0..KEYS).map(|key| self.name(key)).collect();
         let found = Client::connect(port).and_then(|mut client| read(&mut client, &names)).map_err(|error| error.to_string())?;
@@ -121,20 +121,20 @@ impl Keeper {
     }
 }
 
-/// What somebody else sends, who takes no replies.
+/// Sends requests of another client, which reads no replies.
 pub(crate) fn disturb(port: u16, requests: &str) {
     let mut client = Client::connect(port).expect("the server listens");
     client.0.get_mut().write_all(format!("{requests}mn\r\n").as_bytes()).expect("it takes them");
     while client.line().expect("it replies") != "MN" {}
 }
 
-/// What the request of that number sets a key to.
+/// The item that the request of this number sets.
 pub(crate) fn item(name: &str, number: u64) -> String {
     let size = StdRng::seed_from_u64(number).random_range(0..SIZE_MAX);
     format!("{number} {name} {}", "i".repeat(size))
 }
 
-/// The items of those names, each by the number with which it begins, which its flags are, too, and which says what follows.
+/// The items of these names. Each begins with its number, which is also in its flags and determines the rest.
 fn read(client: &mut Client, names: &[String]) -> io::Result<HashMap<String, u64>> {
     client.0.get_mut().write_all(format!("get {}\r\n", names.join(" ")).as_bytes())?;
     let mut found = HashMap::new();

@@ -1,10 +1,10 @@
-//! The expected state, and whether a server that was killed and started again has it.
+//! The expected state, and the check that a server that was killed and restarted has it.
 //!
 //! 1. Every key of a writer holds what its last acknowledged request left, or what one of the requests in flight after that would have left.
-//! 2. All keys of a group hold the same value: an MSET is there as a whole or not at all. It is a value that was written; and no MSET was acknowledged that
-//!    began after it had been acknowledged.
-//! 3. A counter holds what it held before, plus one for each acknowledged INCR, plus at most one for each in flight. No two replies are the same.
-//! 4. There is no key besides, and DBSIZE counts those that there are: nothing is resurrected.
+//! 2. All keys of a group hold the same value: an MSET happens completely or not at all. The value was written, and no MSET was acknowledged that began after
+//!    the acknowledgement of the one found.
+//! 3. A counter holds its previous value, plus one for each acknowledged INCR, plus at most one for each in flight. No two replies are the same.
+//! 4. There are no other keys, and DBSIZE is the number of keys: nothing is resurrected.
 //! 5. Keys of redis-benchmark, which deletes none, do not vanish, and hold its value.
 
 use crate::client::{Client, Reply};
@@ -26,7 +26,7 @@ pub(crate) fn counter_key(counter: usize) -> String {
     format!("counter {counter}")
 }
 
-/// What all writers share.
+/// State that all writers share.
 #[derive(Default)]
 pub(crate) struct Shared {
     clock: AtomicU64,
@@ -35,12 +35,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// How far it is: twice the number of MSETs that have been acknowledged, about.
+    /// The current time: about twice the number of acknowledged MSETs.
     pub(crate) fn clock(&self) -> u64 {
         self.clock.load(Ordering::SeqCst)
     }
 
-    /// A number above all before.
+    /// A number greater than all before.
     pub(crate) fn now(&self) -> u64 {
         self.clock.fetch_add(1, Ordering::SeqCst) + 1
     }
@@ -49,7 +49,7 @@ impl Shared {
 /// The log of a group.
 #[derive(Default)]
 pub(crate) struct Group {
-    /// What it held when the server started; `None` is absent.
+    /// Its value when the server started; `None` is absent.
     base: Option<Vec<u8>>,
     writes: Vec<GroupWrite>,
 }
@@ -61,7 +61,7 @@ struct GroupWrite {
 }
 
 impl Group {
-    /// Notes a write that is about to be sent; its place in the log.
+    /// Notes a write that is about to be sent, and returns its place in the log.
     pub(crate) fn issue(&mut self, value: Vec<u8>, now: u64) -> usize {
         self.writes.push(GroupWrite { value, began: now, acknowledged: None });
         self.writes.len() - 1
@@ -71,7 +71,7 @@ impl Group {
         self.writes[entry].acknowledged = Some(now);
     }
 
-    /// Whether the group may hold `value`; if so, the log starts anew from there.
+    /// Checks whether the group may hold `value`; if so, the log restarts from there.
     fn accept(&mut self, value: Option<&Vec<u8>>) -> Result<(), String> {
         let ended = match value.and_then(|value| self.writes.iter().find(|write| write.value == *value)) {
             Some(write) => write.acknowledged,
@@ -113,7 +113,7 @@ impl Counter {
     }
 }
 
-/// Verifies everything, and makes what is there the expected state of the next round. Number of keys looked at.
+/// Verifies everything, and makes the found state the expected state of the next round. Returns the number of keys checked.
 pub(crate) fn verify(server: &Server, writers: &mut [Writer<'_>], shared: &Shared, benchmark_keys: &mut usize) -> Result<u64, String> {
     let mut client = Client::connect(server.port).map_err(|error| error.to_string())?;
     let mut verified = 0;
@@ -171,7 +171,7 @@ fn verify_writer(client: &mut Client, writer: &mut Writer<'_>) -> Result<u64, St
     }
 }
 
-/// What is left in database 0 must be redis-benchmark's.
+/// The remaining keys in database 0 must be redis-benchmark's.
 fn verify_benchmark(client: &mut Client, present: &BTreeSet<Vec<u8>>, benchmark_keys: &mut usize) -> Result<(), String> {
     if let Some(key) = present.iter().find(|key| !key.starts_with(b"key:")) {
         return Err(format!("a key is there that should not be: {:?}", key.escape_ascii().to_string()));

@@ -1,5 +1,5 @@
-//! Power failures, as far as they can be played: the server dies, and what the device has of its pool is, sector by sector, what the file was when the server
-//! began to listen, or what it is now. The kernel writes pages when it likes, so it may have written either. Of the journal the device has all.
+//! Power failures, as far as they can be simulated: the server dies, and each sector of its pool on the device is either as it was when the server began to
+//! listen, or as it is now. The kernel writes pages at any time, so either is possible. The journal is complete on the device.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -7,9 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const SECTOR: usize = 512;
-/// Of the header, the device has what is synchronised where it lies.
+/// The device has the header's synchronised content in place.
 const HEADER: usize = 4096;
-/// Where the head of a file of the journal has its generation, 0 if there is nothing in it.
+/// Offset of the generation in the head of a journal file; it is 0 if the journal is empty.
 const GENERATION: usize = 40;
 
 /// A pool, as its file was.
@@ -23,7 +23,7 @@ impl Moment {
         Self { pool: pool.to_owned(), then: fs::read(pool).expect("the pool can be read") }
     }
 
-    /// The machine fails, unless it has been given all of the pool meanwhile: only the server knows as of when.
+    /// Simulates the failure, unless the device has received the whole pool meanwhile: only the server knows as of when.
     pub(crate) fn fail(self, random: &mut StdRng) -> bool {
         let generation = |extension| {
             let file = fs::read(self.pool.with_added_extension(extension)).expect("a server that was killed leaves its journal");

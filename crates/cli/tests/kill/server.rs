@@ -1,4 +1,4 @@
-//! The server under test: the binary itself, as its own process.
+//! The server under test: the real binary in a separate process.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader};
@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A running server. Killed, if nothing else has ended it, when dropped.
+/// A running server. It is killed when dropped, unless it has ended before.
 pub(crate) struct Server {
     process: Child,
     pub(crate) port: u16,
     pub(crate) memcached_port: u16,
     pub(crate) ending: Ending,
-    /// From the start of the process until it listens.
+    /// Time from the start of the process until it listens.
     pub(crate) started_in: Duration,
 }
 
-/// Whether somebody is about to end the server: before that, it has no reason to leave a connection.
+/// Whether the test is about to end the server: before that, it has no reason to close a connection.
 #[derive(Clone, Default)]
 pub(crate) struct Ending(Arc<AtomicBool>);
 
@@ -28,17 +28,17 @@ impl Ending {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    /// Panics unless that is why `who` has got an error: it breaks connections, but garbles no reply, nor leaves anybody without one for half a minute.
+    /// Panics unless the announced end explains the error of `who`: it breaks connections, but garbles no reply and leaves no client waiting for half a minute.
     pub(crate) fn must_explain(&self, who: impl fmt::Display, error: &io::Error) {
         let is_broken = ![io::ErrorKind::InvalidData, io::ErrorKind::WouldBlock].contains(&error.kind());
         assert!(is_broken && self.0.load(Ordering::SeqCst), "{who}: {error}");
     }
 }
 
-/// Where the data lies.
+/// The location of the data.
 pub(crate) struct Place<'a> {
     pub(crate) pool: PathBuf,
-    /// The index of namespaces that are made there.
+    /// The index of namespaces created there.
     pub(crate) index: &'a str,
     pub(crate) domain: &'a str,
 }
@@ -69,7 +69,7 @@ fn command(place: &Place<'_>) -> Command {
 }
 
 impl Server {
-    /// Starts it, and waits until it listens.
+    /// Starts the server, and waits until it listens.
     pub(crate) fn start(place: &Place<'_>) -> Self {
         let start = Instant::now();
         let mut process = command(place).spawn().expect("the server starts");
@@ -83,7 +83,7 @@ impl Server {
         Self { process, port: port("port"), memcached_port: port("memcached_port"), ending: Ending::default(), started_in }
     }
 
-    /// Starts it and kills it `after` that, wherever it is by then.
+    /// Starts the server and kills it after this time, wherever it is by then.
     pub(crate) fn kill_at_start(place: &Place<'_>, after: Duration) {
         let mut process = command(place).spawn().expect("the server starts");
         thread::sleep(after);
@@ -91,7 +91,7 @@ impl Server {
         process.wait().expect("it ends");
     }
 
-    /// Has `everleaf check` read all of a pool that no server has open.
+    /// Makes `everleaf check` read all of a pool that no server has open.
     pub(crate) fn check(place: &Place<'_>) {
         let output = Command::new(env!("CARGO_BIN_EXE_everleaf")).args(["check", "--pool"]).arg(&place.pool).output().expect("the check runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
@@ -103,13 +103,13 @@ impl Server {
         kill(&mut self.process);
     }
 
-    /// It ends, as by a mistake of its own: nobody has announced it.
+    /// Ends the server as if by a defect of its own: without an announcement.
     pub(crate) fn fail(&mut self) {
         self.process.kill().expect("it can be killed");
         self.process.wait().expect("it ends");
     }
 
-    /// SIGTERM, and its graceful end.
+    /// Stops it gracefully by SIGTERM.
     pub(crate) fn stop(mut self) {
         self.ending.announce();
         let pid = self.process.id().to_string();
@@ -118,7 +118,7 @@ impl Server {
     }
 }
 
-/// Kills a process that runs. One that has ended by itself could be killed, too, as long as nobody has waited for it.
+/// Kills a process that is running. Killing one that has ended by itself would succeed too, until it is waited for.
 fn kill(process: &mut Child) {
     let ended = process.try_wait().expect("it can be asked");
     assert!(ended.is_none(), "the server has ended before it was killed: {ended:?}");
@@ -127,7 +127,7 @@ fn kill(process: &mut Child) {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Both fail when it has ended already.
+        // Both fail if it has ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,23 +1,23 @@
-//! Transfers between accounts, each a transaction, while the server is killed.
+//! Transfers between accounts, each a transaction; the server is killed meanwhile.
 //!
-//! What a writer transfers is a function of its number and of how many transfers it has done, which each transaction counts along, under a key of the writer.
-//! So after a kill that count tells exactly which transfers must be there, and with them what each account holds:
+//! A writer's transfers are a function of its number and of the number of its transfers so far, which each transaction increments under a key of the writer. So
+//! after a kill that count shows exactly which transfers must be there, and so the balance of each account:
 //! 1. a writer's count is at least what was acknowledged, and at most what was sent;
-//! 2. each account holds what the counted transfers of all writers leave: none is there in part, twice, or without being counted;
-//! 3. so the sum is what it was.
+//! 2. each account holds the result of the counted transfers of all writers: none is there in part, twice, or without being counted;
+//! 3. so the sum is unchanged.
 //!
-//! Accounts lie in two databases. Writers with even numbers send many transfers at once (MULTI, DECRBY, INCRBY, EXEC); the others read the balances and write
-//! new ones (WATCH, GET, MULTI, SET, EXEC), and try again when they were overtaken.
+//! Accounts are in two databases. Writers with even numbers send many transfers at once (MULTI, DECRBY, INCRBY, EXEC); the others read the balances and write
+//! new ones (WATCH, GET, MULTI, SET, EXEC), and retry after a conflict.
 
 use crate::client::{Client, Reply};
 use crate::server::{Ending, Server};
 use std::io;
 
-/// Number of accounts: so few that writers meet.
+/// Number of accounts: few, so that writers meet.
 const ACCOUNTS: u64 = 8;
-/// What each holds at first.
+/// Initial balance of each account.
 const BALANCE: i64 = 1000;
-/// Transfers that are under way together.
+/// Number of transfers in flight together.
 const PIPELINE: u64 = 16;
 
 /// A connection that transfers.
@@ -27,7 +27,7 @@ pub(crate) struct Teller {
     pub(crate) acknowledged: u64,
     /// Transfers that were sent.
     sent: u64,
-    /// How often it was overtaken.
+    /// Number of its conflicts.
     pub(crate) overtaken: u64,
 }
 
@@ -38,7 +38,7 @@ struct Transfer {
     amount: i64,
 }
 
-/// A word that looks like chance, and is none.
+/// A deterministic word that looks random.
 pub(crate) fn mix(teller: u64, count: u64) -> u64 {
     let mixed = (teller << 32 | count).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 16
@@ -73,7 +73,7 @@ impl Teller {
         Self { number, acknowledged: 0, sent: 0, overtaken: 0 }
     }
 
-    /// Transfers until the server ends.
+    /// Makes transfers until the server ends.
     pub(crate) fn run(&mut self, port: u16, ending: &Ending) {
         let outcome = Client::connect(port)
             .and_then(|mut client| if self.number.is_multiple_of(2) { self.transfer_blindly(&mut client) } else { self.transfer_watching(&mut client) });
@@ -110,7 +110,7 @@ impl Teller {
         }
     }
 
-    /// One at a time, all in one database, by the balance that was read.
+    /// One at a time, all in one database, based on the balance that was read.
     fn transfer_watching(&mut self, client: &mut Client) -> io::Result<()> {
         loop {
             let Transfer { from, to, amount } = transfer(self.number, self.acknowledged);
@@ -122,7 +122,7 @@ impl Teller {
                 *balance = number(client.call(&[b"GET", key.as_bytes()])?).expect("a balance");
             }
             client.push(&[b"MULTI"]);
-            // From an account to itself: nothing.
+            // A transfer from an account to itself changes nothing.
             let changes = if from == to { [0, 0] } else { [-amount, amount] };
             for (((database, key), balance), change) in places.iter().zip(balances).zip(changes) {
                 client.push(&[b"SELECT", database.as_bytes()]);
@@ -152,7 +152,7 @@ fn number(reply: Reply) -> Option<i64> {
     }
 }
 
-/// Whether the server has what it must have; from there on the tellers go on.
+/// Checks that the server has the required state; the tellers continue from there.
 pub(crate) fn verify(server: &Server, tellers: &mut [Teller]) -> Result<(), String> {
     let mut client = Client::connect(server.port).map_err(|error| error.to_string())?;
     let mut get = |database: &str, key: &str| {

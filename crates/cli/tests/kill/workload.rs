@@ -1,7 +1,7 @@
-//! What a connection writes, and what it remembers of it.
+//! The writes of a connection, and what it remembers of them.
 //!
-//! Each writer has keys of its own, in a database of its own: there its replies tell exactly what must be there. In database 0 all writers write the same
-//! groups, by MSET, and the same counters.
+//! Each writer has its own keys, in its own database, where its replies determine exactly what must be there. In database 0 all writers write the same groups,
+//! by MSET, and the same counters.
 
 use crate::client::{Client, Reply};
 use crate::ledger::{self, COUNTERS, GROUPS, Shared};
@@ -14,10 +14,10 @@ use std::sync::atomic::Ordering;
 
 /// Keys of a writer.
 const KEYS: u64 = 200;
-/// Most requests that are under way together.
+/// Most requests in flight together.
 const PIPELINE_MAX: usize = 32;
 
-/// A value that a writer has written: which one, and how long.
+/// A value that a writer has written: its number and its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
     pub(crate) number: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// Its bytes: its number, then filler that depends on it, so that a mix of two values is like neither.
+    /// Its bytes: its number, then filler that depends on it, so that a mix of two values differs from both.
     pub(crate) fn bytes(self) -> Vec<u8> {
         let mut bytes = format!("{}.", self.number).into_bytes();
         let start = bytes.len() as u64;
@@ -34,7 +34,7 @@ impl Version {
     }
 }
 
-/// What is known of a key.
+/// The knowledge about a key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     /// Its value after the last acknowledged request; `None` is absent.
@@ -43,7 +43,7 @@ pub(crate) struct Known {
     pub(crate) in_flight: Vec<Option<Version>>,
 }
 
-/// A request under way, and what its reply means.
+/// A request in flight, and the meaning of its reply.
 enum Request {
     Select,
     Set {
@@ -78,7 +78,7 @@ pub(crate) struct Writer<'a> {
     next_version: u64,
     /// Keys that may be there.
     pub(crate) keys: BTreeMap<u64, Known>,
-    /// Values as the requests that have been sent leave them.
+    /// The values after all requests that have been sent.
     latest: BTreeMap<u64, Version>,
     acknowledged_count: u64,
     in_flight_count: u64,
@@ -232,7 +232,7 @@ impl<'a> Writer<'a> {
             Request::Delete { key, .. } => self.keys.entry(*key).or_default().in_flight.push(None),
             Request::Flush => self.keys.values_mut().for_each(|known| known.in_flight.push(None)),
             Request::Increment { counter } => drop(self.shared.counters[*counter].in_flight.fetch_add(1, Ordering::Relaxed)),
-            // Its log entry stays without an end.
+            // Its log entry remains without an end.
             Request::SetGroup { .. } | Request::Select | Request::Get { .. } => {}
         }
     }

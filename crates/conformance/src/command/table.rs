@@ -1,4 +1,4 @@
-//! The table at the end, in Markdown, so that documentation can have it as it is.
+//! The table at the end, in Markdown, so that documentation can include it unchanged.
 
 use super::watch::rate;
 use crate::crash::{Outcome, Report, Score};
@@ -6,11 +6,11 @@ use crate::threads;
 use indicatif::HumanCount;
 use std::collections::BTreeSet;
 
-/// What was run of a world.
+/// What was run on a world.
 #[derive(Default)]
 pub(super) struct Row {
     pub(super) world: String,
-    /// Up to how many operations all sequences were run.
+    /// All sequences of up to this many operations were run.
     pub(super) operations: Option<usize>,
     /// Number of violations.
     pub(super) violations: u64,
@@ -22,7 +22,7 @@ impl Row {
         Self { world, ..Self::default() }
     }
 
-    /// Another run of the world.
+    /// Adds another run of the world.
     pub(super) fn add(&mut self, report: &Report) {
         self.violations += u64::from(report.violation.is_some());
         self.report.took += report.took;
@@ -51,7 +51,7 @@ fn line(Row { world, operations, violations, report }: &Row) {
     println!("| {world} | {operations} | {figures} |");
 }
 
-/// Prints what was run of each index in threads, and the sum.
+/// Prints what was run on each index in threads, and the sum.
 pub(super) fn print_schedules(rows: &[(String, threads::Report)]) {
     println!(
         "\n| | schedules | calls | steps | switches | images | recovered and checked | reads of what was not durable | suspicious | violations | a minute |"
@@ -73,7 +73,7 @@ fn schedules(name: &str, threads::Report { counts, took, .. }: &threads::Report,
     println!("| {name} | {} |", figures.map(grouped).join(" | "));
 }
 
-/// Prints, for each world, how many of the mistakes that it comes by are found; one that was found in a world is found.
+/// Prints, for each world, how many of the mistakes that it reaches were found. A mistake found in one world counts as found.
 pub(super) fn print_score(score: &Score) {
     println!("\n| world | mistakes that it comes by | found in it first | found | annotated | missed | score | images | checked a minute |");
     println!("|---|---|---|---|---|---|---|---|---|");
@@ -94,7 +94,7 @@ pub(super) fn print_score(score: &Score) {
     }
 }
 
-/// A number with its digits in groups of three.
+/// Formats a number with its digits in groups of three.
 fn grouped(number: u64) -> String {
     HumanCount(number).to_string()
 }

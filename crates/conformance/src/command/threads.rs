@@ -1,4 +1,4 @@
-//! Runs threads under the scheduler for as long as one likes, and replays what they find.
+//! Runs threads under the scheduler for any length of time, and replays violations.
 //!
 //! ```text
 //! cargo xtask crash threads --schedules 100000
@@ -66,7 +66,7 @@ pub struct Arguments {
     workers: usize,
 }
 
-/// A schedule in which something is left out, and that has more steps, does not end. The longest of others have some ten thousand.
+/// A schedule with an omission that has more steps counts as endless. The longest of the others have some ten thousand.
 const STEPS_MAX: u64 = 1 << 17;
 
 fn number(text: &str) -> Result<u64, std::num::ParseIntError> {
@@ -107,7 +107,7 @@ impl Arguments {
             runs.run(|| Index::<[u8]>::all().swap_remove(number));
         }
         runs.run(|| Store { index: "isle-128" });
-        // Only if one is asked for: what there is to find there is found in the indexes themselves, but for what only a store does with them.
+        // Runs only if it is asked for. The runs of the indexes find the same defects, except those in what only a store does with them.
         if self.index.is_some() {
             for index in ["lb-128", "lb-2x128", "fp-192", "nv-128", "wb-128", "ever-64"] {
                 runs.run(|| Store { index });
@@ -129,7 +129,7 @@ enum Omit {
     Nothing,
     One(Omission),
     Each,
-    /// No part of a protocol, but what the source says to change nothing.
+    /// No part of a protocol, only the mistakes that the source says change nothing.
     Equivalent,
 }
 
@@ -142,7 +142,7 @@ struct Runs<'a> {
     failed: bool,
 }
 
-/// Number of schedules if not given, and to notice that a part is left out which the source does not say to be of no use.
+/// Number of schedules by default, and the number to notice an omission that the source does not say is harmless.
 const SCHEDULES: u64 = 10_000;
 const SCHEDULES_TO_NOTICE: u64 = 200_000;
 
@@ -176,7 +176,7 @@ impl Runs<'_> {
             crash_every: crash_every.unwrap_or(if omits_each { 0 } else { Options::default().crash_every }),
             images_max: *images_max,
             follow_up_every: *follow_up_every,
-            // Much of what goes wrong where something is left out goes on for ever.
+            // Many failures that an omission causes are endless loops.
             steps_max: if omission.is_some() && omits_each { STEPS_MAX } else { Options::default().steps_max },
             omission,
             store_buffers: *store_buffers,
@@ -187,7 +187,7 @@ impl Runs<'_> {
         }
     }
 
-    /// Runs schedules on `target`, watched.
+    /// Runs schedules on `target` and shows their progress.
     fn watch<T: Target>(&self, name: &str, target: T, options: Options) -> Report {
         let (done, schedules) = (AtomicU64::new(0), options.schedules);
         let progress = |_| {
@@ -203,7 +203,7 @@ impl Runs<'_> {
     fn run_once<T: Target>(&mut self, name: &str, target: T, omission: Option<Omission>) {
         let share = if self.arguments.index.is_some() { 1 } else { target.weight() };
         let wanted = self.arguments.schedules.unwrap_or(SCHEDULES);
-        // Fewer show hardly anything.
+        // Fewer schedules would find hardly anything.
         let schedules = wanted.div_ceil(share).max(wanted.min(10));
         let report = self.watch(name, target, self.options(schedules, omission));
         if let Some(violation) = &report.violation {
@@ -213,9 +213,9 @@ impl Runs<'_> {
         self.rows.push((name.to_owned(), report));
     }
 
-    /// Leaves out each part of a protocol that some schedules come by, and tells what was noticed.
+    /// Leaves out each part of a protocol that some schedules reach, and reports which omissions were noticed.
     fn omit_each<T: Target>(&mut self, name: &str, target: impl Fn() -> T) {
-        // Much goes wrong here, and is meant to.
+        // Many schedules panic here, as intended.
         std::panic::set_hook(Box::new(|_| {}));
         let (sites, mut source) = (Arc::default(), Source::of_this_build());
         self.watch(name, target(), Options { sites: Some(Arc::clone(&sites)), ..self.options(SCHEDULES, None) });
@@ -241,7 +241,7 @@ impl Runs<'_> {
         self.failed |= noticed + annotated < sites.len();
     }
 
-    /// Makes each mistake which the source says to change nothing at a place that some schedules come by, and tells which were noticed.
+    /// Makes each mistake that the source says changes nothing, at each place that some schedules reach, and reports which were noticed.
     fn mistake_each<T: Target>(&self, name: &str, target: impl Fn() -> T) {
         let (profile, mut source) = (Arc::<Profile>::default(), Source::of_this_build());
         self.watch(name, target(), Options { profile: Some(Arc::clone(&profile)), ..self.options(SCHEDULES, None) });
@@ -256,5 +256,5 @@ impl Runs<'_> {
     }
 }
 
-/// What a comment begins with that says why a part of a latch's protocol is not needed.
+/// The marker of a comment that says why a part of a latch's protocol is not needed.
 const MARK: &str = "latch-equivalent";

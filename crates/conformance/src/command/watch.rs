@@ -1,4 +1,4 @@
-//! Watching a run: a bar on a terminal, a line now and then elsewhere.
+//! Shows the progress of a run: a bar on a terminal, otherwise an occasional line.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 /// Steps of a bar.
 const STEPS: u64 = 1000;
 
-/// Runs `act` and shows meanwhile, on standard error, how far it has come: `progress` says, of what has begun then, which share is done, and how many of
-/// `what`.
+/// Runs `act` and shows its progress on standard error. `progress`, given the start time, returns the share that is done, and the number of `what`.
 pub(super) fn watched<T>(name: &str, what: &str, progress: impl Fn(Instant) -> (f64, u64) + Send, act: impl FnOnce() -> T) -> T {
     let (ended, end) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
@@ -39,20 +38,20 @@ pub(super) fn watched<T>(name: &str, what: &str, progress: impl Fn(Instant) -> (
     })
 }
 
-/// A bar of so many steps.
+/// A bar with this number of steps.
 pub(super) fn bar(name: &str, steps: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix:<18} {bar:30} {percent:>3} % {msg}").expect("a template of known parts");
     ProgressBar::new(steps).with_style(style).with_prefix(name.to_owned())
 }
 
-/// What there is to say when `share` of the work is done, and so many of `what`.
+/// The progress text when `share` of the work and `count` of `what` are done.
 pub(super) fn said(took: Duration, share: f64, count: u64, what: &str) -> String {
     let left = if share > 0.0 { took.mul_f64((1.0 - share) / share).as_secs() } else { 0 };
     let (minutes, seconds) = (left / 60, left % 60);
     format!("{count} {what}, {} a minute, {minutes}:{seconds:02} left", rate(count, took))
 }
 
-/// Of so many in this time, how many a minute.
+/// The rate per minute of this count in this time.
 pub(super) fn rate(count: u64, took: Duration) -> u64 {
     (count as f64 / took.as_secs_f64().max(1e-3) * 60.0) as u64
 }

@@ -1,4 +1,4 @@
-//! One worker of a crash run: runs steps, and examines every image that their crash points show.
+//! One worker of a crash run: it runs steps, and examines every image that their crash points show.
 
 use super::report::{Report, Violation};
 use super::story::Crashed;
@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What a recovered world may hold: any of these.
+/// The contents that are allowed in a recovered world.
 pub(super) struct Expected<C> {
     allowed: Vec<C>,
     hash: u64,
@@ -32,42 +32,42 @@ impl<C: Hash + PartialEq> Expected<C> {
 /// What is examined below an image.
 #[derive(Clone, Copy)]
 struct Extent {
-    /// How deep recoveries are crashed, each in the one before.
+    /// How deep recoveries are crashed, each within the previous one.
     depth: u32,
-    /// How many more lives there are, each with operations and crashes of its own.
+    /// How many more lives follow, each with its own operations and crashes.
     lives: u32,
     /// Whether the crash is inside a recovery.
     nested: bool,
-    /// Whether the pool was closed, so that nothing may have to be recovered.
+    /// Whether the pool was closed, so that recovery must have nothing to do.
     closed: bool,
 }
 
-/// By how much images that had to be repaired are likelier to get another life: a repair that is not durable shows only there.
+/// Images that had to be repaired are this many times likelier to get another life: only there does a repair that is not durable show.
 const REPAIRED: u64 = 8;
-/// The rule that breaks where something does not end.
+/// The rule that is broken when something does not end.
 pub(super) const STUCK: &str = "progress in bounded time";
-/// Every how many images several threads recover it, too.
+/// One in this many images is also recovered by several threads.
 const BY_THREADS_EVERY: u64 = 64;
-/// How many those are.
+/// The number of those threads.
 pub(crate) const THREADS: usize = 2;
-/// Images remembered; then all are forgotten, and examined again if they come again.
+/// Number of images remembered. When it is reached, all are forgotten, and examined again when they recur.
 const SEEN_MAX: usize = 1 << 23;
-/// Every how many other lives begin with a shutdown, where shutdowns are among the operations.
+/// One in this many other lives begins with a shutdown, if shutdowns are among the operations.
 const CLOSED_EVERY: u64 = 2;
-/// Operations of another life.
+/// Number of operations in another life.
 const LIFE_STEPS: usize = 3;
-/// Size of a slab: small, so that they fill up.
+/// Size of a slab: small, so that slabs fill up.
 pub(crate) const SLAB: usize = 4 << 10;
 
-/// Size of what every opening may store to: magic, switch and superblocks. Behind them is the root directory.
+/// Size of the part that every opening may store to: magic, switch and superblocks. The root directory follows.
 pub(crate) const HEADER: usize = 2 << 10;
 
 /// What the workers of a run share.
 #[derive(Default)]
 pub(super) struct Run {
-    /// Grows while there is progress.
+    /// Grows as long as there is progress.
     pub(super) steps: AtomicU64,
-    /// Whether one of them has seen a rule break, so that none goes on.
+    /// Whether one of them has seen a broken rule, so that all stop.
     pub(super) is_broken: AtomicBool,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Checker<W: World> {
 /// What a worker remembers.
 struct Notes<C> {
     report: Report,
-    /// Images examined, by hash of the image and of what is expected of it, and what was seen. An equal image with equal expectations is not examined again:
+    /// Hashes of the images examined with their expectations, and the result of each. An equal image with equal expectations is not examined again, because
     /// recovery is a function of the image.
     seen: HashMap<u64, Seen, BuildHasherDefault<Identity>>,
     case: Case,
@@ -128,10 +128,10 @@ impl Hasher for Identity {
 }
 
 impl<W: World> Checker<W> {
-    /// Builds the state to start from in a pool of its own, and takes the steps of `setup` from there on.
+    /// Builds the start state in a pool of its own, and takes the steps of `setup` from there.
     ///
     /// # Errors
-    /// A rule that breaks before anything has crashed.
+    /// If a rule breaks before anything has crashed.
     pub(super) fn new(world: Arc<W>, options: Arc<Options>, start: Start<W::Change>, setup: &[Step<W::Change>], run: Arc<Run>) -> Result<Arc<Self>, Broken> {
         const RULE: &str = "building the start";
         let memory = Memory::new(options.memory.unwrap_or(world.memory())).map_err(Broken::by(RULE))?;
@@ -153,7 +153,7 @@ impl<W: World> Checker<W> {
             soiled.reverse();
         }
         drop(soiled);
-        // A start without changes is a pool in which nothing was ever opened.
+        // A start without changes is a pool in which nothing has been opened yet.
         if !self.start.changes.is_empty() || !setup.is_empty() {
             let mut live = Some(self.world.open(pool, 1)?);
             let mut model = self.model.clone();
@@ -171,12 +171,12 @@ impl<W: World> Checker<W> {
         Ok(())
     }
 
-    /// What the model says there is at the start.
+    /// The content of the model at the start.
     pub(super) fn model(&self) -> &W::Content {
         &self.model
     }
 
-    /// The state started from.
+    /// The start state.
     pub(super) fn start(&self) -> &Start<W::Change> {
         &self.start
     }
@@ -193,7 +193,7 @@ impl<W: World> Checker<W> {
         report
     }
 
-    /// The story so far, for when there is no end to it.
+    /// The story so far, for a run that does not end.
     pub(super) fn stuck(&self) -> Violation {
         let broken = Broken::new(STUCK, "no progress; the last operation, or the recovery from a crash in it, does not end");
         self.violation(broken, &self.notes.lock())
@@ -218,12 +218,12 @@ impl<W: World> Checker<W> {
         self.notes.lock().broken.is_some()
     }
 
-    /// Whether that is so, here or of another worker: there is no more to do.
+    /// Whether this or another worker has seen a broken rule, so that the run is over.
     pub(super) fn is_over(&self) -> bool {
         self.is_broken() || self.run.is_broken.load(Ordering::Relaxed)
     }
 
-    /// Takes `steps` from the start on, crashing the last one at every point; no steps at all crash the opening of the pool.
+    /// Takes `steps` from the start, and crashes the last one at every point. If there are none, crashes the opening of the pool.
     pub(super) fn run(self: &Arc<Self>, case: Case, steps: &[Step<W::Change>]) {
         self.begin(case);
         self.guarded(|| {
@@ -235,7 +235,7 @@ impl<W: World> Checker<W> {
             if steps.is_empty() {
                 life.end();
             }
-            // How it was opened is a part of the story only if that is what crashed.
+            // How the pool was opened is part of the story only if the opening is what crashed.
             self.forget(0);
             let mut model = self.model.clone();
             for (number, step) in steps.iter().enumerate() {
@@ -250,7 +250,7 @@ impl<W: World> Checker<W> {
         });
     }
 
-    /// Takes one long sequence of steps that `next` makes up, every one crashed at every point.
+    /// Takes one long sequence of steps that `next` generates, and crashes every step at every point.
     pub(super) fn run_long(self: &Arc<Self>, case: Case, mut next: impl FnMut(u64, &W::Content) -> Option<Step<W::Change>>) {
         self.begin(case);
         self.guarded(|| {
@@ -280,7 +280,7 @@ impl<W: World> Checker<W> {
         Extent { depth: self.options.depth, lives: self.options.lives, nested: false, closed: false }
     }
 
-    /// Runs `act`; a broken rule or a panic in it is noted.
+    /// Runs `act`, and notes a broken rule or a panic.
     fn guarded(&self, act: impl FnOnce() -> Result<(), Broken>) {
         let result = catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|panic| Err(panicked(&*panic)));
         let mut notes = self.notes.lock();
@@ -290,27 +290,27 @@ impl<W: World> Checker<W> {
         self.tell(&mut notes, 0);
     }
 
-    /// Says to the story, if one is told, what comes next.
+    /// Adds a line to the story, if one is told.
     fn say(&self, text: impl FnOnce() -> String) {
         if let Some(trace) = &self.options.life.trace {
             trace.say(text());
         }
     }
 
-    /// How much of the story has been told.
+    /// The length of the story so far.
     fn told(&self) -> usize {
         self.options.life.trace.as_ref().map_or(0, |trace| trace.length())
     }
 
-    /// What has been told since so much had been told is no part of the story.
+    /// Removes what the story has told since it had this length.
     fn forget(&self, from: usize) {
         if let Some(trace) = self.options.life.trace.as_ref().filter(|_| !self.is_broken()) {
             trace.take(from);
         }
     }
 
-    /// The life is over that began when so much had been told. What it did belongs to the story if a rule is broken: before the crash after which that
-    /// happened.
+    /// Ends the life that began when the story had this length. If a rule is broken, its deeds belong to the story, before the crash after which the rule
+    /// broke.
     fn tell(&self, notes: &mut Notes<W::Change>, from: usize) {
         let Some(trace) = &self.options.life.trace else { return };
         let did = trace.take(from);
@@ -323,7 +323,7 @@ impl<W: World> Checker<W> {
         }
     }
 
-    /// Takes a step in the first life, noting it; if `extent` is given, everything is examined that a crash in it, or just after it, can leave.
+    /// Takes a step in the first life, and notes it. If `extent` is given, examines everything that a crash during the step, or just after it, can leave.
     fn step(
         self: &Arc<Self>,
         life: &Life,
@@ -388,7 +388,7 @@ impl<W: World> Checker<W> {
         }
     }
 
-    /// Does an operation, in the world and, unless it is refused, in the model.
+    /// Applies an operation to the world and, unless it is refused, to the model.
     fn apply(&self, live: &mut W::Live, model: &mut W::Content, change: &W::Change, promise: Promise<'_, W::Content>) -> Result<Applied, Broken> {
         let applied = self.world.apply(live, model, change, promise)?;
         if applied == Applied::Done {
@@ -402,7 +402,7 @@ impl<W: World> Checker<W> {
         self.world.close(live)
     }
 
-    /// Closes it, and examines what is left: of a pool for which the next opening recovers nothing, unless the world may need that.
+    /// Closes the world, and examines the pool that is left. The next opening must recover nothing, unless the world may need recovery.
     fn shut_down(self: &Arc<Self>, life: &Life, live: &mut Option<W::Live>, allowed: &Arc<Expected<W::Content>>, extent: Extent) -> Result<(), Broken> {
         self.close(live)?;
         let closed = !self.open_pool(life.live(CrashOptions::default()).medium())?.needs_recovery();
@@ -456,7 +456,7 @@ impl<W: World> Checker<W> {
         let seen = match result {
             Ok(seen) => seen,
             Err(broken) => {
-                // One that no crash leaves only shows on what we rely.
+                // An image that no crash leaves only shows which orders of stores the source relies on.
                 if image.is_in_order {
                     notes.broken.get_or_insert(broken);
                 }
@@ -466,12 +466,12 @@ impl<W: World> Checker<W> {
         if image.hash() == hash {
             notes.seen.insert(key, seen);
         } else {
-            // It was decided on the way; it will come again, to be decided otherwise.
+            // The image was decided during recovery. It will come again, to be decided differently.
             notes.seen.remove(&key);
         }
         self.tell(&mut notes, told);
         if notes.broken.is_some() {
-            // The innermost crash comes first; those around it are on their way out and add themselves.
+            // The innermost crash comes first. Each enclosing one adds itself as the error returns.
             notes.crashes.insert(0, Crashed::of(image));
         }
         seen
@@ -481,7 +481,7 @@ impl<W: World> Checker<W> {
     fn recover(self: &Arc<Self>, image: &Image<'_>, expected: &Arc<Expected<W::Content>>, extent: Extent) -> Result<Seen, Broken> {
         let told = self.told();
         let life = image.live(self.life_options(image.hash()));
-        // What comes of an image that no crash leaves says nothing.
+        // The further fate of an image that no crash leaves says nothing.
         let extent = if image.is_in_order { extent } else { Extent { depth: 0, lives: 0, ..extent } };
         let deeper = Extent { depth: extent.depth.saturating_sub(1), nested: true, closed: false, ..extent };
         if extent.depth > 0 {
@@ -503,7 +503,7 @@ impl<W: World> Checker<W> {
             return Err(Broken::new("what was acknowledged is there, and nothing else", format_args!("{content:?} instead of one of {allowed:?}")));
         }
         if extent.depth > 0 {
-            // What has been read from what was recovered must stay, even if the operation that wrote it was never acknowledged.
+            // A value read after recovery must stay, even if the operation that wrote it was never acknowledged.
             self.watch(&life, &Expected::new(vec![content.clone()]), deeper);
             life.end();
             life.unwatch();
@@ -512,7 +512,7 @@ impl<W: World> Checker<W> {
         let repaired = life.changes().into_iter().any(|at| at >= HEADER);
         let seen = Seen { reached_hidden: image.hides() && self.reaches_hidden(image, &live)?, is_broken: false };
         self.recover_again(&life, &content)?;
-        // Who reads an image that is undecided must be one thread, and what comes of one that no crash leaves says nothing.
+        // Only one thread may read an undecided image, and what follows from an image that no crash leaves says nothing.
         let by_threads = image.is_in_order && self.options.life.lazy_runs_max == 0 && image.hash().rotate_left(16).is_multiple_of(BY_THREADS_EVERY);
         let wanted = by_threads.then(|| content.clone());
         if image.hash().is_multiple_of(self.options.follow_up_every) {
@@ -529,14 +529,14 @@ impl<W: World> Checker<W> {
         Ok(seen)
     }
 
-    /// Whether it reaches a block that was not linked when the crash came.
+    /// Whether the world reaches a block that was not linked at the crash.
     fn reaches_hidden(&self, image: &Image<'_>, live: &W::Live) -> Result<bool, Broken> {
         let mut reached = false;
         self.world.blocks(live, &mut |at, _| reached |= image.is_hidden(at))?;
         Ok(reached)
     }
 
-    /// A second recovery finds the same, and has nothing left to repair.
+    /// Checks that a second recovery finds the same, and has nothing left to repair.
     fn recover_again(&self, below: &Life, content: &W::Content) -> Result<(), Broken> {
         let life = below.live(CrashOptions { trace: self.options.life.trace.clone(), ..CrashOptions::default() });
         life.unwatch();
@@ -552,7 +552,7 @@ impl<W: World> Checker<W> {
         }
     }
 
-    /// Several threads find what one has found, and leave nothing to repair either.
+    /// Checks that several threads find what one found, and leave nothing to repair.
     fn recover_by_threads(&self, image: &Image<'_>, content: &W::Content) -> Result<(), Broken> {
         let life = image.live(self.life_options(image.hash()));
         life.unwatch();
@@ -566,7 +566,7 @@ impl<W: World> Checker<W> {
         self.recover_again(&life, content)
     }
 
-    /// What was recovered works, and all is as the model says.
+    /// Checks that the recovered world works and matches the model.
     fn use_on(&self, live: &mut W::Live, found: W::Content) -> Result<(), Broken> {
         const RULE: &str = "what was recovered works";
         let mut model = found;
@@ -581,7 +581,7 @@ impl<W: World> Checker<W> {
         self.world.audit(live)
     }
 
-    /// Recovers, goes on, and crashes again: repairs that are not durable show only here.
+    /// Recovers, continues, and crashes again. Only this shows repairs that are not durable.
     fn live_on(self: &Arc<Self>, image: &Image<'_>, lives: u32) -> Result<(), Broken> {
         self.notes.lock().report.second_lives += 1;
         let life = image.live(self.life_options(image.hash()));
@@ -590,10 +590,10 @@ impl<W: World> Checker<W> {
         let mut live = Some(self.hand_over(&medium, || self.open(&life, 1))?);
         let mut model = self.world.content(live.as_ref().expect("just opened"), self.limit())?;
         let extent = Extent { depth: 0, lives, nested: false, closed: false };
-        // Who opens it after a shutdown repairs nothing, and what is written to once more becomes durable then: so a shutdown comes first, or not at all.
+        // Opening after a shutdown repairs nothing, and words that are written again then become durable. So a shutdown comes first, or not at all.
         if self.options.closes && image.hash().rotate_left(48).is_multiple_of(CLOSED_EVERY) {
             self.say(|| "it is closed".to_owned());
-            // What a crash within it can leave is examined where it is a step.
+            // What a crash during a shutdown can leave is examined where the shutdown is a step.
             self.shut_down(&life, &mut live, &Expected::new(vec![model.clone()]), Extent { lives: 0, ..extent })?;
             life.look_away();
             live = Some(self.hand_over(&medium, || self.open(&life, 1))?);
@@ -611,7 +611,7 @@ impl<W: World> Checker<W> {
         Ok(())
     }
 
-    /// Does it, in a thread of its own if that is asked for.
+    /// Runs `act`, in a thread of its own if the options say so.
     fn hand_over<T: Send>(&self, medium: &Crash, act: impl FnOnce() -> T + Send) -> T {
         if self.options.hands_over { by_another(medium, act) } else { act() }
     }
@@ -620,7 +620,7 @@ impl<W: World> Checker<W> {
         self.world.open(self.open_pool(life.medium())?, threads)
     }
 
-    /// Opens the pool; creates it where a crash has left none.
+    /// Opens the pool, or creates it if a crash has left none.
     fn open_pool(&self, medium: Crash) -> Result<Arc<Pool<Crash>>, Broken> {
         let opened = match Pool::open_in(Arc::clone(&self.memory), medium.clone(), self.pool_options()) {
             Err(Error::Unfinished { .. }) if !self.start.pool => Pool::create_in(Arc::clone(&self.memory), medium, self.pool_options()),
@@ -633,7 +633,7 @@ impl<W: World> Checker<W> {
         CrashOptions { seed, points: Some(Arc::clone(&self.points)), ..self.options.life.clone() }
     }
 
-    /// More entries than fit the memory.
+    /// More entries than fit in the memory.
     fn limit(&self) -> usize {
         self.memory.words().len()
     }
@@ -643,7 +643,7 @@ impl<W: World> Checker<W> {
     }
 }
 
-/// Has a thread of its own do it, whose flushes and fences are its own. But where caches are durable, so is what another thread can see.
+/// Runs `act` in a thread of its own, with its own flushes and fences. But where caches are durable, whatever another thread can see is durable.
 pub(super) fn by_another<T: Send>(medium: &Crash, act: impl FnOnce() -> T + Send) -> T {
     if medium.has_durable_caches() {
         medium.fence();
@@ -651,11 +651,11 @@ pub(super) fn by_another<T: Send>(medium: &Crash, act: impl FnOnce() -> T + Send
     std::thread::scope(|scope| scope.spawn(act).join()).unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// A key that operations do not speak of, between some that they do.
+/// A key that no operation names, between some that they do.
 const KEY_LEFT: u64 = 15;
 
-/// Leaves in a slab of blocks of every size, as far as there is room, what somebody else may have left there: who finds a block free may rely on nothing in it.
-/// Every other block looks as if it held entries: keys, and values or states of directories. Of one size, who is freed last is given out first.
+/// Leaves garbage in a slab of blocks of every size, as far as there is room: code that gets a free block must not rely on its content. Every other block looks
+/// as if it held entries: keys, and values or states of directories. Within a size, the block freed last is given out first.
 fn soil(pool: &Pool<Crash>, seed: u64) -> Vec<Fresh<'_, [Word], Crash>> {
     let doubled = |from: usize| (0..).map(move |shift| from << shift).take_while(|size| size * WORD < SLAB);
     let sizes = (4..8).flat_map(doubled);
@@ -671,7 +671,7 @@ fn soil(pool: &Pool<Crash>, seed: u64) -> Vec<Fresh<'_, [Word], Crash>> {
     blocks
 }
 
-/// The number after this one: a linear congruential generator (Knuth's MMIX), of which the upper bits are good.
+/// The next number of a linear congruential generator (Knuth's MMIX), whose upper bits are good.
 fn next_random(last: u64) -> u64 {
     last.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f)
 }

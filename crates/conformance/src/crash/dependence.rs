@@ -1,11 +1,11 @@
-//! On what order of stores to one line the source relies: what [`Dependences`] find in the crash runs.
+//! Finds which orders of stores to one line the source relies on: what [`Dependences`] find in the crash runs.
 
 use super::{Options, Report, Suite};
 use everleaf_pmem::{CrashOptions, Dependence, Dependences};
 use std::sync::Arc;
 
-/// Runs what `options` say, all short sequences and some long ones, of every suite, until a run finds nothing that was not known. Tells `progress` of each run.
-/// A violation in it is one without any liberty taken.
+/// Runs the options on every suite, all short sequences and some long ones, until a run finds nothing new. Reports each run to `progress`. A violation in a
+/// report is a real one: it needs no reordering.
 pub fn dependences(suites: &[Box<dyn Suite>], options: &Options, progress: &mut dyn FnMut(&str, &Report)) -> Vec<Dependence> {
     let found = Arc::new(Dependences::default());
     let life = CrashOptions { dependences: Some(Arc::clone(&found)), ..options.life.clone() };
@@ -20,6 +20,6 @@ pub fn dependences(suites: &[Box<dyn Suite>], options: &Options, progress: &mut 
             }
         }
     }
-    // The worlds' own code is no part of what is examined.
+    // The worlds' own code is not under examination.
     found.all().into_iter().filter(|pair| !pair.later.file().contains("conformance/")).collect()
 }

@@ -1,6 +1,6 @@
-//! The bugs that the field has published: crashes that lost or corrupted what was stored, in systems that other people wrote.
+//! Published bugs from the field: crashes that lost or corrupted stored data in other systems.
 //!
-//! Which seeded mistakes ([`super::seeds`]) stand for each of them is said there, by these names.
+//! The seeded mistakes ([`super::seeds`]) refer to these bugs by name.
 
 /// A published bug.
 pub struct FieldBug {
@@ -14,7 +14,7 @@ pub struct FieldBug {
     pub source: &'static str,
 }
 
-/// Every one of them.
+/// All published bugs.
 #[rustfmt::skip]
 pub fn field_bugs() -> Vec<FieldBug> {
     let bug = |name, system, what, source| FieldBug { name, system, what, source };

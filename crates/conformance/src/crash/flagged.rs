@@ -1,5 +1,4 @@
-//! NV-Tree's leaf with negatives that are flagged entries, as its paper has them, and with one of two mistakes, to be found wrong; or with
-//! none, to be found right.
+//! NV-Tree's leaf with negatives that are flagged entries, as in its paper: with one of two mistakes, which must be found, or with none, which must pass.
 //!
 //! ```text
 //! word   0       1           2           3            4 .. 15
@@ -16,10 +15,9 @@ use std::sync::atomic::Ordering::Release;
 
 /// No mistake.
 pub(super) const RIGHT: usize = 0;
-/// An update counts its negative, and then the new entry: a crash between has lost the key.
+/// An update counts its negative, and then the new entry: a crash in between loses the key.
 pub(super) const COUNTED_ONE_BY_ONE: usize = 1;
-/// An entry does not count when there is a negative of the same key and value, wherever that stands: a key that goes from one value to another and back is
-/// lost.
+/// An entry does not count if there is a negative of the same key and value anywhere: a key that goes from one value to another and back is lost.
 pub(super) const MATCHED_BY_VALUE: usize = 2;
 
 resident! {

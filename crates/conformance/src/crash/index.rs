@@ -17,38 +17,38 @@ use std::sync::Arc;
 pub struct Index<K: Class + ?Sized> {
     entry: Entry<K, Crash>,
     capacity: usize,
-    /// How many keys long random runs speak of.
+    /// Number of keys that long random runs use.
     keys: u32,
-    /// Whether there are leaves, which can be put elsewhere, and to which several writes can be made that share a fence. The list makes one after the other: a
-    /// crash leaves nothing of them that it does not leave of single ones.
+    /// Whether there are leaves, which can be relocated and can take several writes that share a fence. The list makes such writes one after the other: a crash
+    /// leaves nothing of them that it does not leave of single ones.
     has_leaves: bool,
-    /// Whether it leaves the fence of such writes to its caller, if that asks for it.
+    /// Whether it can leave the fence of such writes to its caller.
     leaves_fences: bool,
 }
 
 /// What can happen to an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexChange {
-    /// It is created.
+    /// Creates the index.
     Create,
-    /// It is filled by a bulk load of so many keys.
+    /// Fills it by a bulk load of this many keys.
     Load(u32),
-    /// A key of it is put or deleted.
+    /// Puts or deletes a key.
     Key(Change),
-    /// Several are, together; different ones.
+    /// Puts or deletes several different keys together.
     Many([Change; MANY]),
-    /// So are two, without a fence. Before it comes, another thread puts or deletes another key, or puts the leaf of the first elsewhere.
+    /// The same for two keys, without a fence. Before the fence comes, another thread puts or deletes another key, or relocates the leaf of the first.
     Beside([Change; 2], Option<Change>),
-    /// The leaf of a key is put elsewhere.
+    /// Relocates the leaf of a key.
     Relocate(u32),
 }
 
-/// Writes that are made together: so many that a leaf gets several, and no more, because each subset of them may survive a crash.
+/// Number of writes made together: enough that a leaf gets several, but few, because each subset of them may survive a crash.
 const MANY: usize = 3;
 
 use Change::{Delete, Put};
 
-/// Keys of a random bulk load: several small leaves, or part of a large one. Everything is read again for every image.
+/// Keys of a random bulk load: several small leaves, or part of a large one. Every image requires reading all of them again.
 const LOADED_MAX: u32 = 40;
 
 impl fmt::Display for IndexChange {
@@ -73,7 +73,7 @@ impl<K: Class + ?Sized> Index<K> {
         Self { keys: capacity as u32 * 16 + 40, has_leaves, leaves_fences, capacity, entry }
     }
 
-    /// What any of `changes` make of `before`.
+    /// What any subset of `changes` makes of `before`.
     fn subsets(before: &Model<K>, changes: &[Change]) -> Vec<Option<Model<K>>> {
         let subset = |chosen: u32| {
             let mut content = before.clone();
@@ -89,7 +89,7 @@ impl<K: Class + ?Sized> Index<K> {
     }
 }
 
-/// An open pool, and the index if there is one.
+/// An open pool, and the index if it exists.
 pub struct Live<K: Class + ?Sized> {
     pool: Arc<Pool<Crash>>,
     subject: Option<Subject<K, Crash>>,
@@ -105,7 +105,7 @@ impl<K: Class + ?Sized> Live<K> {
 
 impl<K: Class + ?Sized> World for Index<K> {
     type Live = Live<K>;
-    /// No index, or what it holds.
+    /// No index, or its content.
     type Content = Option<Model<K>>;
     type Change = IndexChange;
 
@@ -116,7 +116,7 @@ impl<K: Class + ?Sized> World for Index<K> {
     fn starts(&self) -> Vec<Start<IndexChange>> {
         let capacity = self.capacity;
         let mut starts = starts(capacity);
-        // Extents are Ever's; those of large leaves have too many of them for this.
+        // Only Ever has extents. Those of large leaves have too many leaves for this.
         if self.entry.name.starts_with("ever") && capacity <= 8 {
             starts.extend([two_mergers(capacity), extent_behind_others(capacity)]);
         }
@@ -153,16 +153,16 @@ impl<K: Class + ?Sized> World for Index<K> {
     fn changes(&self, start: &Start<IndexChange>, content: &Option<Model<K>>) -> Vec<IndexChange> {
         match content {
             None => vec![IndexChange::Create],
-            // What was not there at first is loaded, and then left to the follow-up.
+            // An index that did not exist at the start is loaded, and then left to the follow-up.
             Some(content) if start.changes.is_empty() => match content.is_empty() {
-                // So many that Ever's smallest leaves fill two extents, and begin a third.
+                // Enough keys that Ever's smallest leaves fill two extents and begin a third.
                 true => vec![IndexChange::Load(self.capacity as u32 * 6 + 1)],
                 false => Vec::new(),
             },
             Some(content) => {
                 let put = |key| put(start, key, content.get::<K>(K::numbered(key).borrow()).copied());
                 let [first, second, third, _] = start.keys;
-                // Puts alone, too, of which the first may take the last free slot, so that the leaf is divided for the next one.
+                // Also only puts, of which the first may take the last free slot, so that the leaf is divided for the next one.
                 let is_other = content.get::<K>(K::numbered(second).borrow()).is_some_and(|present| *present != payload(second));
                 let many = [put(first), if is_other { Delete(second) } else { put(second) }, put(third)];
                 let other = match content.get::<K>(K::numbered(third).borrow()) {
@@ -183,7 +183,7 @@ impl<K: Class + ?Sized> World for Index<K> {
         }
     }
 
-    /// Long runs of puts alternate with long runs of deletes, three of them at least, so that leaves split and merge. An empty one may be loaded.
+    /// Long runs of puts alternate with long runs of deletes, each at least three long, so that leaves split and merge. An empty index may be loaded.
     fn random(&self, step: u64, count: u64, content: &Option<Model<K>>, choice: &mut StdRng) -> IndexChange {
         let Some(content) = content else { return IndexChange::Create };
         if content.is_empty() && choice.random() {
@@ -201,7 +201,7 @@ impl<K: Class + ?Sized> World for Index<K> {
         match (choice.random_range(0..16u32), first) {
             (0 | 1, _) if self.has_leaves => IndexChange::Many(changes),
             (2, _) if self.leaves_fences => IndexChange::Beside([first, second], choice.random::<bool>().then_some(third)),
-            // The next that is there: few are, where runs are short.
+            // The next key that is present: where runs are short, few are.
             (_, Delete(key)) => {
                 let is_present = |key: &u32| content.contains_key::<K>(K::numbered(*key).borrow());
                 IndexChange::Key(Delete((key..self.keys).chain(0..key).find(is_present).unwrap_or(key)))
@@ -233,7 +233,7 @@ impl<K: Class + ?Sized> World for Index<K> {
         }
     }
 
-    /// Of writes that were made together, any may have happened.
+    /// After a crash, any subset of the writes that were made together may have happened.
     fn between(&self, before: &Option<Model<K>>, change: &IndexChange) -> Vec<Option<Model<K>>> {
         match (change, before) {
             (IndexChange::Many(changes), Some(before)) => Self::subsets(before, changes),
@@ -283,7 +283,7 @@ impl<K: Class + ?Sized> World for Index<K> {
             }
             IndexChange::Relocate(key) => {
                 relocate(live.subject()?, key).map_err(|error| Broken::new(RULE, format_args!("{change}: {error}")))?;
-                // What was given back is used by what comes next.
+                // The next operations reuse the blocks that were given back.
                 live.pool.collect();
             }
             IndexChange::Key(change) => {
@@ -321,10 +321,10 @@ fn apply_all<'a, K: Class + ?Sized>(content: &mut Model<K>, changes: impl IntoIt
     }
 }
 
-/// Writes by their payloads, and what they meet.
+/// Writes with their payloads, and the payloads that they find.
 type Written<K> = (Vec<(<K as ToOwned>::Owned, Write)>, Vec<Option<u64>>);
 
-/// Changes of what there was before.
+/// The writes that `changes` stand for, after the content `before`.
 fn written<K: Class + ?Sized>(before: &Option<Model<K>>, changes: &[Change]) -> Written<K> {
     let mut model = before.clone().unwrap_or_default();
     let write = |change: &Change| match *change {
@@ -334,7 +334,7 @@ fn written<K: Class + ?Sized>(before: &Option<Model<K>>, changes: &[Change]) -> 
     changes.iter().map(|change| (write(change), apply_to_model::<K>(&mut model, *change))).unzip()
 }
 
-/// Whether an operation returned what was there.
+/// Checks that an operation returned the previous payloads.
 fn agree(change: &IndexChange, returned: Result<Vec<Option<u64>>, Error>, were: Vec<Option<u64>>) -> Result<(), Broken> {
     let returned = returned.map_err(|error| Broken::new(RULE, format_args!("{change}: {error}")))?;
     if returned == were {
@@ -343,21 +343,21 @@ fn agree(change: &IndexChange, returned: Result<Vec<Option<u64>>, Error>, were: 
     Err(Broken::new("an operation returns what was there", format_args!("{change}: {returned:?} instead of {were:?}")))
 }
 
-/// Puts the leaf of a key elsewhere.
+/// Relocates the leaf of a key.
 fn relocate<K: Class + ?Sized>(Subject { index, .. }: &Subject<K, Crash>, key: u32) -> Result<(), Error> {
     index.gather().and_then(|_| index.relocate(K::numbered(key).borrow(), 1, &|_| true)).and_then(|_| index.gather()).map(drop)
 }
 
-/// The payload of everything in a start with equal payloads.
+/// The payload of every key in a start with equal payloads.
 const EQUAL: u64 = 8;
 
-/// Entries of a leaf, as worlds have them: where each has a leaf of its own, of those that are neighbours.
+/// Entries of a leaf, as the worlds see it. If each entry has its own leaf, a group of neighbouring leaves counts.
 pub(crate) fn capacity_of<K: Class + ?Sized>(entry: &Entry<K, Crash>) -> usize {
     const NEIGHBOURS: usize = 4;
     if entry.leaf_capacity == 1 { NEIGHBOURS } else { entry.leaf_capacity }
 }
 
-/// Every start, for leaves of `capacity` entries. The keys that make it are multiples of 10; those of the operations are some of them, and some between.
+/// All starts, for leaves of `capacity` entries. They are made with keys that are multiples of 10. Operations use some of these keys, and some between.
 pub(crate) fn starts(capacity: usize) -> Vec<Start<IndexChange>> {
     let full = capacity as u32;
     let descending = |count: u32| ascending(count).into_iter().rev().collect::<Vec<_>>();
@@ -386,32 +386,32 @@ pub(crate) fn starts(capacity: usize) -> Vec<Start<IndexChange>> {
     starts
 }
 
-/// Puts of so many keys, in order.
+/// Puts of this many keys, in order.
 fn ascending(count: u32) -> Vec<Change> {
     (1..=count).map(|number| Put(number * 10, payload(number * 10))).collect()
 }
 
-/// An index that was made, and then changed so.
+/// A start that creates an index and then makes these changes.
 fn born(name: &'static str, changes: impl IntoIterator<Item = Change>, keys: [u32; 4]) -> Start<IndexChange> {
     let changes = changes.into_iter().map(IndexChange::Key);
     Start::new(name, std::iter::once(IndexChange::Create).chain(changes).collect(), keys)
 }
 
-/// Three neighbours, of which a removal lets the second go into the third, and then another one the first into both, where extents have four leaves and nodes
-/// three: the third is in another extent, and so in another line of directories. So what is stored to the second's entry may be lost behind what is stored to
-/// the third's.
+/// Three neighbouring leaves. One removal merges the second into the third, and another one the first into both. Extents have four leaves and nodes three, so
+/// the third leaf is in another extent, and thus in another line of directories. What is stored to the second's entry may therefore be lost although what is
+/// stored to the third's survives.
 fn two_mergers(capacity: usize) -> Start<IndexChange> {
     let full = capacity as u32;
     let half = full / 2;
     let first_of = |leaf: u32| leaf * full + 1;
-    // Ascending, leaves are left full. So many of each stay that nothing merges before.
+    // Ascending inserts leave leaves full. Each leaf keeps enough entries that nothing merges earlier.
     let kept = [(6, 1), (7, half), (8, full * 3 / 4 - (half - 1))];
     let emptied = kept.into_iter().flat_map(|(leaf, kept)| (first_of(leaf) + kept..first_of(leaf + 1)).map(|number| Delete(number * 10)));
     born("two mergers", ascending(9 * full).into_iter().chain(emptied), [first_of(6) * 10, first_of(7) * 10, first_of(7) * 10 + 5, first_of(8) * 10])
 }
 
-/// A bulk load, behind whose two extents of four leaves is the one that was there before, in which nothing lives: it can be unlinked, by the link of the one
-/// before it. The last leaf is full, and no other is dead: so what divides it next is given the block of that extent.
+/// A bulk load whose two extents of four leaves come before the extent that was there already, which holds no live leaf. That extent can be unlinked through
+/// the link of the one before it. The last leaf is full, and no other is dead: so the next division gets the block of that extent.
 fn extent_behind_others(capacity: usize) -> Start<IndexChange> {
     let full = capacity as u32;
     let in_leaf = (f64::from(full) * FILL) as u32;
@@ -422,24 +422,24 @@ fn extent_behind_others(capacity: usize) -> Start<IndexChange> {
     Start { lowest_first: true, ..Start::new("extent behind others", changes, [last + 1, 1, last, 2]) }
 }
 
-/// A leaf with one entry, which writes that are made together remove, so that a crash leaves the leaf in the list without any. A removal by itself takes entry
-/// and leaf away at once. It is the second leaf, whose block lies before those of all others that have gone, and the first one is full: so the next life, which
-/// may divide or relocate that, is given the block that recovery has just taken out of the list.
+/// A leaf with one entry, which writes made together remove, so that a crash leaves the leaf in the list without entries. A single removal takes entry and leaf
+/// away at once. It is the second leaf, whose block lies before those of all other removed leaves, and the first leaf is full. So if the next life divides or
+/// relocates that, it gets the block that recovery has just taken out of the list.
 fn last_of_its_leaf(capacity: usize) -> Start<IndexChange> {
     let full = capacity as u32;
-    // Leaves that were filled in ascending order have kept their lower halves.
+    // Leaves filled in ascending order have kept their lower halves.
     let half = full / 2;
     let last = (half + 1) * 10;
     let beside = (11..11 + full - half).map(|key| Put(key, payload(key)));
     let emptied = (half + 2..3 * full).map(|number| Delete(number * 10));
-    // Its payload is the one with which those writes remove it.
+    // The payload with which those writes remove it.
     let changes = ascending(4 * full).into_iter().chain(beside).chain(emptied).chain([Put(last, payload(last) + 1)]);
     Start { lowest_first: true, ..born("last of its leaf", changes, [10, last, full * 40, 5]) }
 }
 
-/// A put of `key` where `present` is its payload: one that changes something, unless all payloads are equal.
+/// A put of `key`, whose current payload is `present`. It changes the payload, unless all payloads are equal.
 ///
-/// A key has two payloads that alternate, so that different histories meet again in the same state.
+/// Each key alternates between two payloads, so that different histories reach the same state again.
 fn put(start: &Start<IndexChange>, key: u32, present: Option<u64>) -> Change {
     let fresh = payload(key);
     let payload = match present {

@@ -1,11 +1,11 @@
-//! A sorted linked list in a pool, right or wrong on purpose: small enough to know which rule each mistake breaks.
+//! A sorted linked list in a pool, correct or with a deliberate mistake. It is small enough to know which rule each mistake breaks.
 //!
 //! ```text
 //! root: | first | intent | waypoint | ...        node: | next | head | value | ... |   one line each
 //! ```
 //!
 //! Insert seals a node and links it: the commit point is the link. Remove unlinks and retires. Update stores the value word. With [`REPAIR_NOT_DURABLE`] a node
-//! is linked by way of the intent, which recovery completes. With [`WAYPOINT_DANGLES`] the node that was added last is the waypoint.
+//! is linked through the intent, which recovery completes. With [`WAYPOINT_DANGLES`] the waypoint is the node added last.
 
 use crate::Class;
 use everleaf_index::{Direction, Entry, Error, OrderedIndex, Recovery, Stats, Visit, Write};
@@ -30,9 +30,9 @@ pub const UPDATE_IN_TWO_STEPS: u8 = 3;
 pub const NEVER_RETIRED: u8 = 4;
 /// A node is given back although it is still linked.
 pub const RETIRED_WHILE_LINKED: u8 = 5;
-/// Recovery unlinks everything for a moment.
+/// Recovery unlinks everything temporarily.
 pub const RECOVERY_THROUGH_A_BAD_STATE: u8 = 6;
-/// Recovery completes an insert and does not make that durable.
+/// Recovery completes an insert but does not make that durable.
 pub const REPAIR_NOT_DURABLE: u8 = 7;
 /// As above, but right.
 pub const REPAIR_DURABLE: u8 = 8;
@@ -40,9 +40,9 @@ pub const REPAIR_DURABLE: u8 = 8;
 pub const UPDATE_LEAVES_TWO: u8 = 9;
 /// Recovery forgets to mark a node.
 pub const NODE_NOT_MARKED: u8 = 10;
-/// A new node does not link the next.
+/// A new node does not link the next one.
 pub const NEXT_NOT_COPIED: u8 = 11;
-/// Recovery goes from the head to the node that was added last, and from there on, as two threads would; which node that is, nobody corrects when it goes.
+/// Recovery walks from the head to the node added last, and onward from there, as two threads would. Removing that node does not correct the waypoint.
 pub const WAYPOINT_DANGLES: u8 = 12;
 
 everleaf_pmem::resident! {
@@ -109,7 +109,7 @@ impl<K: Class + ?Sized, M: Medium, const MISTAKE: u8> List<K, M, MISTAKE> {
         Ok(list)
     }
 
-    /// Completes the insert that the intent tells of.
+    /// Completes the insert that the intent records.
     fn complete(&self) -> Result<(), Error> {
         let root = self.line(self.root)?;
         if root.second.get() == 0 {
@@ -143,7 +143,7 @@ impl<K: Class + ?Sized, M: Medium, const MISTAKE: u8> List<K, M, MISTAKE> {
         self.walk_between(&self.line(self.root)?.first, 0, visit)
     }
 
-    /// Visits the nodes that come by way of `slot`, up to the one that `end` links, or the last.
+    /// Visits the nodes from `slot` to the one that `end` links, or to the last.
     fn walk_between<'a>(&'a self, mut slot: &'a Word, end: u64, visit: &mut VisitLine<'_>) -> Result<(), Error> {
         for _ in 0..self.pool.length() / size_of::<Line>() {
             if slot.get() == 0 || slot.get() == end {
@@ -281,7 +281,7 @@ impl<K: Class + ?Sized, M: Medium, const MISTAKE: u8> OrderedIndex<K> for List<K
     }
 
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, _fill: f64) -> Result<(), Error> {
-        // From the last node to the first, each durable before it is linked, and all of them linked at once.
+        // From the last node to the first: each is durable before it is linked, and one store links them all.
         let entries: Vec<_> = entries.collect();
         let (mut next, mut nodes) = (0, Vec::new());
         for (key, value) in entries.iter().rev() {

@@ -1,14 +1,14 @@
-//! Systematic mutation: every mistake at every place where something is stored, flushed or fenced, one at a time; and how many of them the crash runs find.
+//! Systematic mutation: makes every mistake, one at a time, at each place that stores, flushes or fences, and counts how many the crash runs find.
 //!
-//! The places are those that the runs come by (see [`Profile`]), so nothing has to be registered but the world. A mistake that no run finds is a hole in the
-//! checker, or a flush that nothing needs; the one is to be mended, the other deleted. Where the source shows that a mistake changes nothing, it says so:
+//! The places are those that the runs reach (see [`Profile`]), so only the world needs to be registered. A mistake that no run finds is a gap in the checker,
+//! to be closed, or an unnecessary flush, to be deleted. Where a mistake changes nothing, the source says so:
 //!
 //! ```text
 //! // persist-equivalent: why any mistake at the next line changes nothing
 //! // persist-equivalent(flush drop, fence drop): why these do not
 //! ```
 //!
-//! Such a comment stands at the end of the line, or directly above it. One whose mistakes are found after all is wrong, and counts as a survivor.
+//! Such a comment stands at the end of the line, or directly above it. If a run does find its mistakes, the comment is wrong, and counts as a survivor.
 
 use super::source::Source;
 use super::{Options, Report, Suite};
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 pub struct Mutant {
     /// The mistake.
     pub fault: Fault,
-    /// The worlds that come by it.
+    /// The worlds that reach it.
     pub worlds: Vec<String>,
     /// What became of it.
     pub outcome: Outcome,
@@ -54,7 +54,7 @@ pub enum Outcome {
 /// The mistakes of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Score {
-    /// Each of them.
+    /// All mistakes.
     pub mutants: Vec<Mutant>,
     /// How long it took.
     pub took: Duration,
@@ -103,14 +103,14 @@ impl fmt::Display for Mutant {
     }
 }
 
-/// How many stages there are.
+/// Number of stages.
 pub const STAGES: usize = 5;
 
-/// How often second lives are drawn anew. Two draws in three find seed e9.
+/// How often the operations of second lives are drawn anew. Two draws in three find seed e9.
 const DRAWS: u64 = 8;
 
-/// How much is run against a mistake, from little to much; the first violation ends it, which nobody reads. From a start that is named: all that two operations
-/// leave; then the same with a second life of every image, again and again, for each draws its operations.
+/// The runs against a mistake, from small to large. The first violation ends them; it is not reported. From a named start: everything that two operations
+/// leave, then the same repeatedly with a second life of every image, with new random operations each time.
 pub(super) fn stages(options: &Options) -> Vec<(bool, Options)> {
     if options.start.is_some() {
         let options = Options { operations: 2, closes: true, shrinks: false, ..options.clone() };
@@ -129,8 +129,8 @@ pub(super) fn run(suite: &dyn Suite, random: bool, options: &Options) -> Report 
     if random { suite.sampled(options) } else { suite.every(options) }
 }
 
-/// Makes every mistake that `chosen` agrees to, at every place that the first `stages_max` stages of `suites` come by, and runs them against it. Tells
-/// `progress` of each: how many are done, and of how many.
+/// Makes every mistake that `chosen` accepts, at every place that the first `stages_max` stages of `suites` reach, and runs the stages against it. Tells
+/// `progress` each result: how many are done, and of how many.
 pub fn mutants(
     suites: &[Box<dyn Suite>],
     options: &Options,
@@ -151,7 +151,7 @@ pub fn mutants(
         for (number, tally) in worlds {
             for act in tally.acts() {
                 let fault = Fault { site: *site, act };
-                // The worlds' own code is no part of what is examined.
+                // The worlds' own code is not under examination.
                 if chosen(&fault) && !site.place.file().contains("conformance/") {
                     faults.entry(fault).or_default().push(*number);
                 }
@@ -171,13 +171,13 @@ pub fn mutants(
     score
 }
 
-/// What a world comes by without any mistake, in the first `stages_max` stages.
+/// The places that a world reaches without a mistake in the first `stages_max` stages.
 pub fn profile(suite: &dyn Suite, options: &Options, stages_max: usize) -> Arc<Profile> {
     let profile = Arc::new(Profile::default());
     for (random, stage) in stages(options).into_iter().take(stages_max) {
         let life = CrashOptions { profile: Some(Arc::clone(&profile)), ..stage.life.clone() };
         let report = run(suite, random, &Options { life, ..stage });
-        // Panics are silent where mistakes are looked for.
+        // Panics are silent while mistakes are made.
         if let Some(violation) = &report.violation {
             eprintln!("without any mistake:\n{violation}");
         }
@@ -186,7 +186,7 @@ pub fn profile(suite: &dyn Suite, options: &Options, stages_max: usize) -> Arc<P
     profile
 }
 
-/// Stage by stage, in each world: most mistakes are found by little.
+/// Runs stage by stage, in each world: small runs find most mistakes.
 fn try_out(fault: Fault, worlds: &[&dyn Suite], options: &Options, stages_max: usize, why: Option<String>) -> Mutant {
     let begun = Instant::now();
     let names: Vec<_> = worlds.iter().map(|suite| suite.name()).collect();
@@ -207,7 +207,7 @@ fn try_out(fault: Fault, worlds: &[&dyn Suite], options: &Options, stages_max: u
 
 const MARK: &str = "persist-equivalent";
 
-/// Why the source says that the mistake changes nothing.
+/// The source's reason why the mistake changes nothing.
 pub(crate) fn why(source: &mut Source, Fault { site, act }: &Fault) -> Option<String> {
     source.why(site.place.file(), site.place.line(), MARK, &format!("{} {act}", site.verb))
 }

@@ -1,6 +1,6 @@
 //! The pool itself in a crash run: its superblocks, its directory of roots, its allocator.
 //!
-//! A root links a block of its own size, whose first and last word hold a payload: small blocks, blocks of a span, runs of slabs.
+//! A root links a block whose size depends on the root, and whose first and last word hold a payload: small blocks, blocks of a span, runs of slabs.
 
 use super::checker::SLAB;
 use super::world::{Applied, Promise, Start, World};
@@ -19,11 +19,11 @@ pub struct Pools;
 /// What can happen to a root of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolChange {
-    /// A root of this number is linked, with this payload.
+    /// Links the root of this number, with this payload.
     Link(u32, u64),
-    /// Another block takes its place.
+    /// Replaces its block.
     Replace(u32, u64),
-    /// It is unlinked, and its block freed.
+    /// Unlinks it, and frees its block.
     Unlink(u32),
 }
 
@@ -37,10 +37,10 @@ impl fmt::Display for PoolChange {
     }
 }
 
-/// Roots of the first block of the directory.
+/// Roots in the first block of the directory.
 const DIRECTORY: u32 = 31;
 
-/// Size in words of the block of a root: of some classes, of three classes of spans, of nearly two slabs, and of nearly one.
+/// Size in words of the block of a root: of some size classes, of three classes of spans, nearly two slabs, and nearly one.
 fn size(root: u32) -> usize {
     [3, 8, 140, 250, 700, 1000, 500, 300][root as usize % 8]
 }
@@ -51,7 +51,7 @@ fn name(root: u32) -> String {
 
 fn block(pool: &Pool<Crash>, root: u32, payload: u64) -> Result<Fresh<'_, [Word], Crash>, Error> {
     let block = pool.alloc_words(size(root))?;
-    // Words between are not written: nobody reads them.
+    // The words in between are never read, so they are not written.
     for word in [&block[0], &block[size(root) - 1]] {
         pool.store(word, payload, Ordering::Relaxed);
     }
@@ -71,8 +71,8 @@ impl World for Pools {
         let linked = |roots: std::ops::Range<u32>| roots.map(|root| PoolChange::Link(root, u64::from(root) + 1)).collect::<Vec<_>>();
         let mut holes = linked(0..DIRECTORY);
         holes.extend([PoolChange::Unlink(5), PoolChange::Unlink(17)]);
-        // Three slabs are free again, and no two of them are neighbours: for want of a span one block has a run of its own, and one a share of a slab. The
-        // third slab a shutdown needs.
+        // Three slabs are free again, and no two of them are adjacent. No span fits, so one block has a run of its own, and one a share of a slab. A shutdown
+        // needs the third slab.
         let mut singly: Vec<_> = (0..6).map(|run| PoolChange::Link(8 * run + 6, 1)).collect();
         singly.extend([PoolChange::Unlink(6), PoolChange::Unlink(22), PoolChange::Unlink(38), PoolChange::Link(7, 2), PoolChange::Link(2, 3)]);
         vec![
@@ -81,8 +81,8 @@ impl World for Pools {
             Start::new("directory with holes", holes, [5, 17, 0, 40]),
             Start::new("full directory", linked(0..DIRECTORY), [0, 40, 41, 5]),
             Start { closed: true, ..Start::new("two directories", linked(0..DIRECTORY + 1), [0, 31, 40, 5]) },
-            // Header, three slabs of blocks, a span of two and two of three, a run of two and one of one; one is left, as a shutdown needs it. The next run
-            // makes it grow.
+            // Header, three slabs of blocks, a span of two and two of three, a run of two and one of one. One slab is left for the shutdown. The next run makes
+            // the pool grow.
             Start { size: Some(16 * SLAB), ..Start::new("full pool", linked(0..8), [11, 12, 15, 5]) },
             Start { closed: true, size: Some(7 * SLAB), ..Start::new("free slabs stand singly", singly, [7, 14, 2, 4]) },
             Start { pool: false, ..Start::new("no pool", Vec::new(), [0, 1, 2, 5]) },

@@ -1,4 +1,4 @@
-//! Leaves that are divided as their papers print it, to be found wrong; and the same as it should be (`RIGHT`), to be found right.
+//! Leaves that are divided as their papers print it, which must be found wrong, and corrected ones (`RIGHT`), which must pass.
 //!
 //! LB+-Tree's Algorithm 3: a key that stays in the old leaf is inserted before the header is switched.
 //!
@@ -7,7 +7,7 @@
 //!        header   (not in use)    6 x { head, value }     siblings          see `everleaf_index::selective::LbLeaf`, of which this is the smallest
 //! ```
 //!
-//! FPTree's log, of which the last step clears but the first word: the new leaf of one division is there still when the next one begins.
+//! FPTree's log, of which the last step clears only the first word: the new leaf of one division is still there when the next one begins.
 //!
 //! ```text
 //! word   0        1 ..            6         8 .. 23                         see `everleaf_index::selective::FpLeaf`, of which this is the smallest
@@ -45,7 +45,7 @@ const NEAR: u64 = 0b111;
 const ALT: u64 = 1 << 15;
 const SIBLINGS: usize = 14;
 
-/// All of a layout but the division, and what recovery does about it.
+/// Everything in a layout except the division and its recovery.
 macro_rules! layout_of_the_leaf_within {
     ($leaf:ty, $slots:expr $(, $replay:item)?) => {
         impl<const MISTAKE: usize> LeafLayout<u64> for $leaf {
@@ -116,7 +116,7 @@ fn fingerprint(key: u64) -> u64 {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56
 }
 
-/// The first word of a header as leaves have it.
+/// The first word of a header, as in leaves.
 fn header(d: u64) -> u64 {
     d & !0xffff | u64::from(LbLeaf::<2, 1>::checked((d & (ALL | ALT)) as u16))
 }
@@ -126,7 +126,7 @@ impl<const MISTAKE: usize> Printed<MISTAKE> {
         pm.words(pm.offset_of(self), size_of::<Self>() / size_of::<Word>()).expect("a leaf lies in the pool")
     }
 
-    /// LBTreeLeafInsert: inserts by the header `d`, not by the one that is there, and writes `d` back.
+    /// LBTreeLeafInsert: inserts according to the header `d`, not the current one, and writes `d` back.
     fn insert_by<M: Medium>(&self, pm: &Pm<M>, mut d: u64, key: u64, value: NonZeroU64) {
         let words = self.words(pm);
         let place = |d: &mut u64, slot: u64, head: u64, value: u64| {
@@ -176,7 +176,7 @@ impl<const MISTAKE: usize> Divisible<u64> for Printed<MISTAKE> {
             pool.persist(&words[0]);
         }
         if !goes_right {
-            // Line 23: d says which slots will be free. The header as printed says that they are not; mended, it is d already.
+            // Line 23: d says which slots will be free. As printed, the header in the leaf says that they are not; as corrected, it equals d already.
             self.insert_by(pool, d, *pending.key, value);
         }
         (right, Room::Applied)
@@ -196,7 +196,7 @@ const FP_NEXT: usize = 6;
 const CUR: usize = 2;
 const NEW: usize = 3;
 
-/// FPTree with a log of which the last step clears but the first word.
+/// FPTree with a log of which the last step clears only the first word.
 pub(super) fn stale_log<M: Medium, const MISTAKE: usize>() -> Index<u64, M> {
     type Tree<M, const MISTAKE: usize> = Selective<u64, Stale<MISTAKE>, Olc<u64, 4>, M>;
     Index {
@@ -220,7 +220,7 @@ fn set<M: Medium>(pm: &Pm<M>, word: &Word, value: u64) {
 }
 
 impl<const MISTAKE: usize> Stale<MISTAKE> {
-    /// Steps 3 and 4: all of the old leaf goes to the new one, and the bits of its upper half.
+    /// Steps 3 and 4: copies all of the old leaf to the new one, and the bits of its upper half.
     fn copy<M: Medium>(pm: &Pm<M>, old: &[Word], new: &[Word]) {
         for (to, from) in new.iter().zip(old) {
             pm.store(to, from.get(), Release);
@@ -235,14 +235,14 @@ impl<const MISTAKE: usize> Stale<MISTAKE> {
     fn finish<M: Medium>(pm: &Pm<M>, old: &[Word], new: &[Word], log: &[Word]) {
         set(pm, &old[0], FpLeaf::<3, 4, 0, 2>::checked(!new[0].get() & FP_ALL));
         set(pm, &old[FP_NEXT], log[NEW].get());
-        // The new leaf should be cleared before.
+        // The new leaf should be cleared first.
         if MISTAKE == RIGHT {
             set(pm, &log[NEW], 0);
         }
         set(pm, &log[CUR], 0);
     }
 
-    /// What recovery does about a log, by its words.
+    /// Recovers from a log, given its words.
     fn redo<M: Medium>(pm: &Pm<M>, log: &Log) -> Result<(), Error> {
         let log = words(pm, pm.offset_of(log))?;
         if log[CUR].get() == 0 {
@@ -281,7 +281,7 @@ impl<const MISTAKE: usize> Divisible<u64> for Stale<MISTAKE> {
         let old = words(pool, pool.offset_of(self)).expect(within);
         set(pool, &log[CUR], pool.offset_of(self).link());
         let new = words(pool, right.off()).expect(within);
-        // The log makes the new leaf reachable before it is durable, which is what it is for.
+        // The log makes the new leaf reachable before it is durable; that is its purpose.
         let right = pool.seal(right).release();
         set(pool, &log[NEW], right.link());
         Self::copy(pool, old, new);

@@ -1,4 +1,4 @@
-//! Integers as Isle-Tree's paper has them: as keys whose *values* tell one entry from another. To be found wrong: values need not be unique.
+//! Integers as in Isle-Tree's paper: keys whose *values* distinguish entries. Must be found wrong, because values need not be unique.
 
 use crate::Class;
 use everleaf_index::{Entry, Error, FenceBlock, Key, Listed, NewFence, smallest};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use std::cmp::Ordering;
 use std::num::NonZeroU64;
 
-/// An integer that does not say that it is the whole key.
+/// An integer that does not declare that it is the whole key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Published(u64);
 

@@ -12,21 +12,21 @@ use std::time::Duration;
 pub struct Report {
     /// Sequences of operations run.
     pub sequences: u64,
-    /// Images shown, crashes in recovery and second lives included.
+    /// Images shown, including those of crashes in recovery and second lives.
     pub images: u64,
-    /// Images recovered and checked: those that were not the same as an earlier one, with the same promises.
+    /// Images recovered and checked: those that did not equal an earlier one with the same promises.
     pub checked: u64,
     /// Of these, images of a crash inside a recovery.
     pub nested: u64,
-    /// Times that what was recovered was used on, and crashed again.
+    /// Number of recovered images that were used further, and crashed again.
     pub second_lives: u64,
     /// Operations that were refused.
     pub refused: u64,
-    /// Crash points of which every image was shown.
+    /// Crash points with every image shown.
     pub eager_points: u64,
     /// Crash points that were shown undecided, in every way that they can be read.
     pub lazy_points: u64,
-    /// Crash points of which a sample was shown.
+    /// Crash points with a sample shown.
     pub sampled_points: u64,
     /// Whether the run ended before its work was done.
     pub is_cut: bool,
@@ -45,17 +45,17 @@ pub struct Violation {
     pub subject: String,
     /// Name of the start.
     pub start: String,
-    /// Steps that lead from there to where the crash is looked for: everything in them is durable.
+    /// Steps from there to the state in which the crash is looked for; all their effects are durable.
     pub setup: Vec<String>,
     /// The steps; the crash came in the last.
     pub steps: Vec<String>,
-    /// The crash; behind it, if that was in a recovery or in a second life, the crashes that came after it.
+    /// The crash. If it was in a recovery or in a second life, the later crashes follow.
     pub crashes: Vec<Crashed>,
-    /// What was done after the last of them, until the rule broke. Nothing, where it was not asked to tell.
+    /// What was done after the last crash, until the rule broke. Empty if no story was asked for.
     pub end: Vec<Deed>,
     /// The case as a number.
     pub case: Case,
-    /// How to see it again.
+    /// How to reproduce it.
     pub replay: String,
 }
 

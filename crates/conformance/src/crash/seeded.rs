@@ -1,8 +1,7 @@
-//! Seeded mistakes: those that others have made, and published, as far as they can be made here at all.
+//! Seeded mistakes: those that others have made and published, where they can be reproduced here.
 //!
-//! Where the mistake is a wrong flush, fence or order of stores, it is made in our own code, at a place that is looked up in the source by what stands there.
-//! Where it is an algorithm, a structure that has it is kept here: a list ([`super::list`]), or Isle-Tree with the order of stores that its paper gives. What
-//! cannot be made here says why.
+//! A wrong flush, fence or order of stores is made in our own code, at a place found by its source text. For a mistake in an algorithm, this module keeps a
+//! structure that has it: a list ([`super::list`]), or Isle-Tree with the order of stores in its paper. A mistake that cannot be made here has a reason.
 
 use super::flagged;
 use super::mutate::profile;
@@ -18,36 +17,36 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A mistake that somebody has made.
+/// A published mistake.
 pub struct Seed {
-    /// Its name: m1 to m36 are the classes of mistakes that a checker must find, p1 ... what the papers themselves got wrong, e1 ... what Ever must not do,
-    /// s1 ... what the store must not do, t1 ... what batches of trees must not do, B... published bugs without a class.
+    /// Its name: m1 to m36 are the classes of mistakes that a checker must find, p1 ... mistakes in the papers themselves, e1 ... what Ever must not do, s1 ...
+    /// what the store must not do, t1 ... what batches of trees must not do, B... published bugs without a class.
     pub name: &'static str,
     /// The mistake.
     pub what: &'static str,
-    /// The published bugs ([`super::field_bugs`]) that it stands for, or the paper that made it.
+    /// The published bugs ([`super::field_bugs`]) that it represents, or the paper that made it.
     pub source: &'static str,
     how: How,
-    /// Whether what it breaks shows without any crash. Else who finds it so has found something else.
+    /// Whether the mistake shows without a crash. If not, a violation without a crash is a different finding.
     shows_in_memory: bool,
 }
 
 /// How a mistake is made here.
 enum How {
-    /// In the code of a world: the end of the file's path; what stands there, `|` before the call; what the call does; what is wrong.
+    /// In the code of a world: the end of the file's path; the source text, with `|` before the call; what the call does; what is wrong.
     At(&'static str, &'static str, &'static str, Verb, Act),
-    /// The same, by all that two operations from the start of this name leave, and second lives of that. What long runs leave of it comes by too seldom.
+    /// The same, with everything that two operations from the start of this name leave, and second lives of that. Long runs reach it too seldom.
     From(&'static str, &'static str, &'static str, &'static str, Verb, Act),
-    /// No flush is made at all, in this world.
+    /// This world makes no flush at all.
     NoFlushes(&'static str),
-    /// By a structure that has it.
+    /// By a structure that has the mistake.
     Wrong(fn(&Options) -> Report),
-    /// Who reads this index does not look again whether somebody was at work: in this file, in this function, what stands there is left out. Two threads under
-    /// the scheduler find it.
+    /// Readers of this index do not check for concurrent writers: in this file and function, the code of this text is left out. Two threads under the scheduler
+    /// find it.
     Careless(&'static str, &'static str, &'static str, &'static str),
-    /// The fence that stands there, in the code of this index, comes when the latch has been released. Two threads under the scheduler find it.
+    /// The fence at this text, in the code of this index, comes after the latch has been released. Two threads under the scheduler find it.
     Unlocked(&'static str, &'static str, &'static str),
-    /// Not, because.
+    /// It cannot be made, for this reason.
     Cannot(&'static str),
 }
 
@@ -61,7 +60,7 @@ pub struct Sown {
     pub images: u64,
     /// How long that took.
     pub took: Duration,
-    /// The rule that broke, or why not.
+    /// The rule that broke, or the reason why the mistake was not found or made.
     pub why: String,
 }
 
@@ -91,25 +90,25 @@ fn wrong<const MISTAKE: u8>(options: &Options) -> Report {
 /// Isle-Tree as published: equal neighbouring values mark an interrupted shift, whatever the values are.
 fn published(options: &Options) -> Report {
     let entry = registry::<Published, Crash>().into_iter().find(|entry| entry.name == "isle-128").expect("the small index");
-    // Elsewhere no two values are equal, and what is found would be something else.
+    // In other starts no two values are equal, and a finding would be a different one.
     every_crash(&Arc::new(Index::new(entry)), &Options { start: Some("equal values".to_owned()), ..options.clone() })
 }
 
-/// LB+-Tree with Algorithm 3 as published: an insert by a header that is not there yet.
+/// LB+-Tree with Algorithm 3 as published: it inserts according to a header that is not stored yet.
 fn printed<const MISTAKE: usize>(options: &Options) -> Report {
     every_crash(&Arc::new(Index::new(printed::algorithm_3::<_, MISTAKE>())), options)
 }
 
-/// FPTree with its log as published, cleared of but one word.
+/// FPTree with its log as published, of which only one word is cleared.
 fn stale_log<const MISTAKE: usize>(options: &Options) -> Report {
-    // Each word that is copied without a fence doubles the images, of which a sample tells.
+    // Each word copied without a fence doubles the images; a sample is enough.
     let life = CrashOptions { images_max: 64, ..options.life.clone() };
     every_crash(&Arc::new(Index::new(printed::stale_log::<_, MISTAKE>())), &Options { life, ..options.clone() })
 }
 
-/// NV-Tree as published, or as others have read it.
+/// NV-Tree as published, or as others have interpreted it.
 fn flagged<const MISTAKE: usize>(options: &Options) -> Report {
-    // A key goes from one value to another and back, for which the empty leaf is enough.
+    // A key goes from one value to another and back; the empty leaf is enough for that.
     every_crash(&Arc::new(Index::new(flagged::entry::<_, MISTAKE>())), &Options { operations: 3, start: Some("empty".to_owned()), ..options.clone() })
 }
 
@@ -122,7 +121,7 @@ const NODE: &str = "fair/fast.rs";
 const STRUCTURE: &str = "fair/structure.rs";
 const CIRCULAR: &str = "fair/circular.rs";
 const REPLACED: &str = "structure/replaced.rs";
-/// Where readers look whether they may believe what they have read.
+/// Where readers validate what they have read.
 const READER: &str = "crates/index/src/selective.rs";
 const NO_SCHEDULER: &str = "this build has no scheduling points";
 
@@ -246,9 +245,9 @@ pub fn seeds() -> Vec<Seed> {
     ]
 }
 
-/// Sows every mistake whose name `chosen` agrees to, and tells `progress` what became of it.
+/// Makes every mistake whose name `chosen` accepts, and tells `progress` the result.
 pub fn sow(options: &Options, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn FnMut(Sown)) {
-    // Of a violation nothing is told but the rule.
+    // Only the rule of a violation is reported.
     let options = &Options { shrinks: false, ..options.clone() };
     let suites: Vec<_> = suites().into_iter().chain(more_suites()).collect();
     let find = |world: &str| &**suites.iter().find(|suite| suite.name() == world).expect("worlds of seeds are in the registry");
@@ -256,11 +255,11 @@ pub fn sow(options: &Options, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn 
     let mut source = Source::of_this_build();
     for seed in seeds().into_iter().filter(|seed| chosen(seed.name)) {
         let begun = Instant::now();
-        // Most places are come by within one operation, and two of a store take minutes. A leaf of integers that nobody has read is not merged by the first.
+        // One operation reaches most places; two take minutes in a store. The first does not merge a leaf of integers that nothing has read.
         let mut sites = |world: &str, verb, file: &str, text: &str| {
             let mut of = |operations| {
                 let profile = profiles.entry((world.to_owned(), operations)).or_insert_with(|| {
-                    // These come by the places of their operations from one start as from all, which take minutes; as do crashes of a store's recoveries.
+                    // These reach the same places from one start as from all, which takes minutes; so do crashes of a store's recoveries.
                     let start = [("store", "filled", 0), ("bztree", "at split", 1)].into_iter().find(|(slow, ..)| world.starts_with(slow));
                     let quick = |(_, start, depth): (_, &str, u32)| Options { start: Some(start.to_owned()), depth, lives: 0, ..options.clone() };
                     profile(find(world), &start.map_or(options.clone(), quick), operations)
@@ -303,24 +302,24 @@ pub fn sow(options: &Options, chosen: &dyn Fn(&str) -> bool, progress: &mut dyn 
     }
 }
 
-/// What is run against a structure that was written to be wrong.
+/// The options for a structure with a deliberate mistake.
 fn deep(options: &Options) -> Options {
     Options { operations: 2, depth: 2, ..options.clone() }
 }
 
-/// The trees that were written to be wrong, without their mistakes, run as those are: so what is found in those is the mistake.
+/// Corrected versions of the deliberately wrong trees, run the same way: so a finding in a wrong tree is due to its mistake.
 pub fn controls(options: &Options) -> [(&'static str, Report); 3] {
     let options = deep(options);
     [("p4", printed::<{ printed::RIGHT }>(&options)), ("p6", stale_log::<{ printed::RIGHT }>(&options)), ("p8, p9", flagged::<{ flagged::RIGHT }>(&options))]
 }
 
-/// Threads that leave out what stands in this line.
+/// Runs threads that leave out the code of this line.
 fn careless(seed: &Seed, index: &str, file: &str, line: u32) -> (Option<bool>, u64, String) {
     let omission = threads::Omission { slip: schedule::Slip::Validate, file: file.to_owned(), line };
     by_threads(seed, index, threads::Options { omission: Some(omission), ..threads::Options::default() })
 }
 
-/// Threads of which the writers come to this fence when their latches are free.
+/// Runs threads whose writers reach this fence after they have released their latches.
 fn unlocked_early(seed: &Seed, index: &str, site: Site) -> (Option<bool>, u64, String) {
     by_threads(seed, index, threads::Options { late_fence: Some(site), ..threads::Options::default() })
 }
@@ -332,12 +331,12 @@ fn by_threads(seed: &Seed, index: &str, options: threads::Options) -> (Option<bo
     (Some(seed.is_shown_by(found)), report.counts.checked, found.map_or("", |(rule, _)| rule).to_owned())
 }
 
-/// Stage by stage, until something breaks.
+/// Runs stage by stage, until something breaks.
 fn attack(suite: &dyn Suite, options: &Options) -> Report {
     until_found(super::mutate::stages(options).into_iter().map(|(random, stage)| super::mutate::run(suite, random, &stage)))
 }
 
-/// The first report that has found something, with the images of those before it.
+/// The first report with a violation, plus the images of those before it.
 fn until_found(reports: impl Iterator<Item = Report>) -> Report {
     let mut images = 0;
     for mut report in reports {
@@ -351,7 +350,7 @@ fn until_found(reports: impl Iterator<Item = Report>) -> Report {
 }
 
 impl Seed {
-    /// Whether what was found, the rule that broke and whether a crash broke it, is the mistake.
+    /// Whether the finding (the broken rule, and whether a crash broke it) is the mistake.
     fn is_shown_by(&self, found: Option<(&str, bool)>) -> bool {
         found.is_some_and(|(_, by_crash)| by_crash || self.shows_in_memory)
     }

@@ -1,4 +1,4 @@
-//! Making a violation small: as few steps as will do, and only those of them in the life that crashes that must be there.
+//! Shrinks a violation: to as few steps as possible, with as few of them as possible in the life that crashes.
 
 use super::checker::{Checker, STUCK};
 use super::report::{Report, Violation};
@@ -7,10 +7,10 @@ use super::{Case, Options, made_up, spell};
 use everleaf_pmem::CrashOptions;
 use std::sync::Arc;
 
-/// Attempts that a violation is worth.
+/// Number of attempts per violation.
 const ATTEMPTS_MAX: usize = 500;
 
-/// The report with its violation, if there is one, made small if `options` want that. What does not end would not end here either, where nobody watches.
+/// Returns the report with its violation, if any, shrunk if `options` want that. A run that does not end is not shrunk, because nothing here would stop it.
 pub(super) fn shrink_report<W: World>(world: &Arc<W>, options: &Options, report: Report) -> Report {
     if !options.shrinks || report.violation.as_ref().is_some_and(|violation| violation.broken.rule == STUCK) {
         return report;
@@ -20,14 +20,14 @@ pub(super) fn shrink_report<W: World>(world: &Arc<W>, options: &Options, report:
 }
 
 fn shrink<W: World>(world: &Arc<W>, options: &Options, found: &Violation) -> Option<Violation> {
-    // However long the run was to be, its violation is made small. Which images get another life depends on all that came before; here all do, lest a violation
-    // that needs one be gone with any step.
+    // A violation is shrunk however long the run was to be. All earlier images influence which images get another life. Here all do, so that removing a step
+    // cannot lose a violation that needs one.
     let options = &Options { progress: None, second_life_every: 1, follow_up_every: 1, ..options.clone() };
     let mut steps = steps_of(world, options, found)?;
     let shrinker = Shrinker { world, options, case: found.case };
     let mut best = shrinker.fails(&[], &steps)?;
     let mut attempts = 0;
-    // Whole stretches first, then single steps. The last is the one that crashes.
+    // First whole ranges, then single steps. The last step is the one that crashes.
     let mut length = steps.len().saturating_sub(1);
     while length > 0 {
         let mut at = 0;
@@ -41,14 +41,14 @@ fn shrink<W: World>(world: &Arc<W>, options: &Options, found: &Violation) -> Opt
         }
         length /= 2;
     }
-    // What need not be in the balance comes before.
+    // Steps that need not be in the balance come before it.
     for count in (1..steps.len()).rev() {
         if let Some(violation) = shrinker.fails(&steps[..count], &steps[count..]) {
             best = Violation { setup: steps[..count].iter().map(Step::to_string).collect(), ..violation };
             break;
         }
     }
-    // As few crashes as will do; and this time everything is told. A trace is taken by one run only.
+    // As few crashes as possible, this time with the full story. Only one run may take a trace.
     let (setup, steps) = steps.split_at(best.setup.len());
     let extents = (0..=options.lives).flat_map(|lives| (0..=options.depth).map(move |depth| (depth, lives)));
     let violation = extents.into_iter().find_map(|(depth, lives)| {
@@ -87,7 +87,7 @@ struct Shrinker<'a, W> {
 }
 
 impl<W: World> Shrinker<'_, W> {
-    /// What breaks when the last of `steps` crashes, all of `setup` being durable.
+    /// The violation, if any, when the last of `steps` crashes and all of `setup` is durable.
     fn fails(&self, setup: &[Step<W::Change>], steps: &[Step<W::Change>]) -> Option<Violation> {
         let start = self.world.starts().into_iter().nth(self.case.start())?;
         if !start.pool && !setup.is_empty() {

@@ -1,10 +1,10 @@
-//! The store in a crash run: a write happens as a whole or not at all, batches and transactions over several namespaces too. A snapshot shows the same as long
-//! as it lives, whatever is written; so what it holds back takes part.
+//! The store in a crash run: a write happens completely or not at all, including batches and transactions over several namespaces. A snapshot shows the same
+//! content as long as it lives, whatever is written, so the run includes the old versions that it keeps.
 //!
-//! A store in a full pool ([`Stores::FULL`]) refuses what it has no room for. That has then not happened, not in part either, whenever the crash comes; what
-//! removes something, or moves it, is never refused, but in a batch; and every image opens. The pool is filled with values of many sizes, in a namespace of
-//! their own, until not even the smallest fits: with that, and with a value of each size gone again, so that a write finds room for one of its blocks and not
-//! for the next. What fills it is neither in the model nor compared: of that a crash may take what it will, if the store is sound.
+//! A store in a full pool ([`Stores::FULL`]) refuses writes that it has no room for. A refused write must not have happened, not even partly, whenever the
+//! crash comes. Removals and relocations are never refused, except in a batch; and every image opens. The pool is filled with values of many sizes, in a
+//! separate namespace, until not even the smallest fits. It is used full, and also with a value of each size removed again, so that a write finds room for one
+//! of its blocks but not for the next. The filling is neither in the model nor compared: a crash may take any of it, if the store is sound.
 
 use super::checker::by_another;
 use super::world::{Applied, Promise, Start, World};
@@ -31,10 +31,10 @@ impl Stores {
     /// On the index with the smallest leaves.
     pub const SMALLEST: Self = Self::on("isle-128");
 
-    /// On others: each way to split leaves, and to lay them out.
+    /// On other indexes: each way to split leaves, and to lay them out.
     pub const OTHERS: [Self; 5] = [Self::on("lb-128"), Self::on("fp-192"), Self::on("nv-128"), Self::on("wb-128"), Self::on("ever-64")];
 
-    /// In full pools: on the default, on one that needs room to remove something, and on one whose leaves are replaced.
+    /// In full pools: on the default index, on one that needs room to remove something, and on one that replaces leaves.
     pub const FULL: [Self; 3] = [Self::full("ever-64"), Self::full("nv-128"), Self::full("isle-128")];
 
     const fn on(index: &'static str) -> Self {
@@ -46,44 +46,44 @@ impl Stores {
     }
 }
 
-/// What can happen to a store. Namespaces by number.
+/// What can happen to a store. Namespaces are given by number.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StoreChange {
     /// Sets a value.
     Put(usize, &'static str, &'static str),
-    /// Sets values, of which some expire, or removes keys, each by itself, with shared fences.
+    /// Sets values, some of which expire, or removes keys: separate writes with shared fences.
     Many(usize, &'static [(&'static str, Option<Value>)]),
     /// Sets a value that expires: long ago, or in a long time.
     PutUntil(usize, &'static str, &'static str, Expiry),
     /// Removes what has expired.
     Sweep,
-    /// Sets the first values of a namespace, if it has none, at once.
+    /// Loads the first values of a namespace at once, if it is empty.
     Load(usize, &'static [(&'static str, &'static str)]),
     /// Appends to a value.
     Append(usize, &'static str, &'static str),
     /// Deletes a key.
     Delete(usize, &'static str),
-    /// Deletes the keys from one to before another, each by itself, in order.
+    /// Deletes the keys of a half-open range, each separately, in order.
     DeleteRange(usize, &'static str, &'static str),
     /// Appends to values, all at once.
     Appends(&'static [(usize, &'static str, &'static str)]),
     /// Sets when a key expires, if it is there.
     Expire(usize, &'static str, Expiry),
-    /// Sets and deletes all at once.
+    /// Sets and deletes in one batch.
     Write(&'static [(usize, &'static str, Option<&'static str>)]),
-    /// Compares and swaps: namespace, key, what is expected, what is to be.
+    /// Compares and swaps: namespace, key, expected value, new value.
     Swap(usize, &'static str, Option<&'static str>, Option<&'static str>),
     /// Deletes everything in a namespace.
     Clear(usize),
-    /// Reads a key in a serializable transaction, writes and takes back something else, sets and deletes, and commits.
+    /// Reads a key in a serializable transaction, writes something else and takes it back, sets and deletes, and commits.
     Transact(usize, &'static str, &'static [(usize, &'static str, Option<&'static str>)]),
-    /// Takes a snapshot, or drops the one that was taken.
+    /// Takes a snapshot, or drops the current one.
     Look,
-    /// Puts whatever can be moved elsewhere, and gives back what is free.
+    /// Relocates whatever can be moved, and gives back what is free.
     Compact,
-    /// Fills the pool with values that nobody asks for.
+    /// Fills the pool with values that nothing reads.
     Fill,
-    /// Removes one of each size of those.
+    /// Removes one of those of each size.
     Relieve,
 }
 
@@ -97,7 +97,7 @@ pub(super) type Value = (&'static str, Option<Expiry>);
 pub enum Expiry {
     /// Before it was set.
     Past,
-    /// After everything.
+    /// Later than any time in a run.
     Future,
 }
 
@@ -110,7 +110,7 @@ impl Expiry {
     }
 }
 
-/// No time passes in a run.
+/// Time stands still in a run.
 const NOW_MS: u64 = 1 << 40;
 
 /// See [`NOW_MS`].
@@ -119,7 +119,7 @@ pub(crate) fn times() -> Times {
 }
 
 impl StoreChange {
-    /// Whether a full pool may have no room for it. What only removes something, or moves it, must not fail, but in a batch, which has a log.
+    /// Whether a full pool may have no room for it. Removals and relocations must not fail, except in a batch, which has a log.
     fn may_be_refused(&self) -> bool {
         !matches!(self, Delete(..) | DeleteRange(..) | Clear(_) | Compact | Sweep | Fill | Relieve)
     }
@@ -151,16 +151,16 @@ impl fmt::Display for StoreChange {
     }
 }
 
-/// A start with operations of its own.
+/// A start with its own operations.
 const EXPIRING: &str = "expiring";
 
 const SPACES: [&str; 2] = ["first", "second"];
-/// The namespace of what fills a pool.
+/// The namespace of the values that fill a pool.
 const BALLAST: &str = "ballast";
-/// Sizes of the values there, the larger ones first: in the end no block of any class is left.
+/// Sizes of these values, the larger ones first: in the end no block of any class is free.
 const BALLAST_SIZES: [usize; 4] = [2000, 500, 100, 0];
 
-/// With a close they are as many as a case can number.
+/// With a close, these are as many as a case can encode.
 const CHANGES: [StoreChange; 15] = [
     Put(0, "a", "new"),
     Put(1, "a key of more than eight bytes", "and a value that takes more than one line of a cache, so that a crash can tear it in the middle"),
@@ -179,13 +179,13 @@ const CHANGES: [StoreChange; 15] = [
     Compact,
 ];
 
-/// Into a small leaf that is full: what is published first is seen by others while the leaf is divided for the rest.
+/// Into a small full leaf: others see what is published first, while the leaf is divided for the rest.
 const BATCH: [(usize, &str, Option<&str>); 4] = [(0, "a", Some("batch")), (0, "ac", Some("batch")), (0, "b", None), (1, "a", Some("batch"))];
 
 /// A value that a transaction writes to the pool before it commits.
 const DRAFT: &str = "a value of so many bytes that a transaction does not keep it in memory, at least where it is to be checked";
 
-/// Others, for a start with keys that expire.
+/// Other changes, for a start with keys that expire.
 const OTHERS: [StoreChange; 15] = [
     PutUntil(0, "t", "1", Expiry::Past),
     Expire(0, "a", Expiry::Future),
@@ -204,13 +204,13 @@ const OTHERS: [StoreChange; 15] = [
     Compact,
 ];
 
-/// A value so large that it goes past the caches. Its last word is padded, and when it expires lies behind that in the same line, stored in the ordinary way.
+/// A value large enough to bypass the caches. Its last word is padded, and its expiry follows in the same line, stored in the ordinary way.
 const STREAMED: &str = match std::str::from_utf8(&[b's'; (4 << 10) + 1]) {
     Ok(value) => value,
     Err(_) => panic!("ASCII"),
 };
 
-/// Others, for full pools: of what is written in them, all has happened or nothing, if it is refused.
+/// Other changes, for full pools: each must happen completely or, if it is refused, not at all.
 const TIGHT: [StoreChange; 15] = [
     Put(0, "a", "new"),
     Put(1, "a key of more than eight bytes", LONG),
@@ -243,7 +243,7 @@ const FILLED: [StoreChange; 2] = [
     Write(&[(1, "b", Some("4")), (1, "c", Some("5")), (0, "a", Some("older"))]),
 ];
 
-/// Every key that an operation speaks of.
+/// Every key that an operation uses.
 static NAMED: LazyLock<BTreeSet<&str>> = LazyLock::new(|| {
     let all = CHANGES.iter().chain(&OTHERS).chain(&TIGHT).chain(&AFTERWARDS).chain(&FILLED);
     all.flat_map(|change| match *change {
@@ -261,11 +261,11 @@ static NAMED: LazyLock<BTreeSet<&str>> = LazyLock::new(|| {
 pub struct Live {
     store: Store<Crash>,
     spaces: Vec<Namespace<Crash>>,
-    /// A snapshot, and what it shows.
+    /// A snapshot, and the content that it must show.
     look: Option<(Snapshot<Crash>, Content)>,
 }
 
-/// Value, and when it expires.
+/// A value, and when it expires.
 type Held = (Vec<u8>, Option<u64>);
 type Content = BTreeMap<(usize, Vec<u8>), Held>;
 
@@ -283,7 +283,7 @@ impl World for Stores {
     }
 
     fn memory(&self) -> usize {
-        // The least of which a reserve is kept is half of that.
+        // The smallest pool that keeps a reserve is half that size.
         if self.is_full { 256 << 10 } else { 512 << 10 }
     }
 
@@ -342,7 +342,7 @@ impl World for Stores {
 
     fn random(&self, _step: u64, _count: u64, _content: &Content, choice: &mut StdRng) -> StoreChange {
         if self.is_full {
-            // What was removed is made up for: the pool stays full.
+            // Makes up for what was removed, so that the pool stays full.
             return if choice.random_ratio(1, 4) { Fill } else { TIGHT.choose(choice).expect("there are some").clone() };
         }
         if choice.random_ratio(1, 3) { OTHERS.choose(choice) } else { CHANGES.choose(choice) }.expect("there are some").clone()
@@ -397,7 +397,7 @@ impl World for Stores {
         }
     }
 
-    /// Each of many is a write of its own, and each key of a range a removal: a crash leaves any of them.
+    /// Each of many writes is separate, and so is each removal in a range: a crash may leave any subset of them.
     fn between(&self, before: &Content, change: &StoreChange) -> Vec<Content> {
         let writes: Vec<(usize, Vec<u8>, Option<Held>)> = match *change {
             Many(space, changes) => changes.iter().map(|(key, value)| (space, (*key).into(), value.and_then(held))).collect(),
@@ -459,7 +459,7 @@ impl World for Stores {
             if forward != reverse {
                 return Err(Broken::new("a reverse scan is a scan reversed", format_args!("{reverse:?}, forward {forward:?}")));
             }
-            // Exactly that is what the store's own check finds, which sees what has expired, too.
+            // The store's own check verifies the exact number; it sees expired entries, too.
             if space.count() < forward.len() as u64 {
                 return Err(Broken::new("counts are right", format_args!("{} instead of {} and more", space.count(), forward.len())));
             }
@@ -489,12 +489,12 @@ impl World for Stores {
     }
 }
 
-/// What a key holds that is set to a value, which may expire.
+/// What a key holds after it is set to a value, which may expire.
 fn held((value, expiry): Value) -> Option<Held> {
     (expiry != Some(Expiry::Past)).then(|| (value.into(), expiry.map(Expiry::ms)))
 }
 
-/// Whether something was there.
+/// Sets or removes a key of the model, and returns whether it was there.
 fn hold(content: &mut Content, space: usize, key: &[u8], held: Option<Held>) -> bool {
     let was = match held {
         Some(held) => content.insert((space, key.into()), held),
@@ -503,7 +503,7 @@ fn hold(content: &mut Content, space: usize, key: &[u8], held: Option<Held>) -> 
     was.is_some()
 }
 
-/// What an operation says of the keys that it has met: of each, or of all together, whether it was there, or how many were. Nothing, if it says nothing.
+/// What an operation returns about its keys: for each, or for all together, whether it was there, or how many were there. Empty if it returns nothing.
 fn told(before: &Content, change: &StoreChange) -> Vec<u64> {
     let value = |space, key: &str| before.get(&(space, key.into())).map(|(value, _)| value.as_slice());
     let mut now = before.clone();
@@ -523,7 +523,7 @@ fn told(before: &Content, change: &StoreChange) -> Vec<u64> {
     }
 }
 
-/// Does it; what it says. See [`told`].
+/// Applies the change to the store, and returns what [`told`] says.
 fn apply(live: &Live, change: &StoreChange) -> Result<Vec<u64>, Error> {
     let Live { store, spaces, .. } = live;
     let done = match *change {
@@ -575,7 +575,7 @@ fn ballast(size: usize, number: usize) -> Vec<u8> {
     format!("{size} {number}").into_bytes()
 }
 
-/// Puts values of each size until one finds no room.
+/// Puts values of each size until one does not fit.
 fn fill(store: &Store<Crash>) -> Result<(), Error> {
     let space = store.namespace(BALLAST)?;
     for size in BALLAST_SIZES {
@@ -591,7 +591,7 @@ fn is_within(key: &[u8], from: &str, to: &str) -> bool {
     (from.as_bytes()..to.as_bytes()).contains(&key)
 }
 
-/// Whether the namespace was empty, and was loaded.
+/// Loads the namespace if it is empty, and returns whether it was.
 fn load(live: &Live, space: usize, pairs: &[(&str, &str)]) -> Result<bool, Error> {
     match live.spaces[space].load(pairs.iter().copied()) {
         Ok(count) => Ok(count == pairs.len() as u64),
@@ -600,7 +600,7 @@ fn load(live: &Live, space: usize, pairs: &[(&str, &str)]) -> Result<bool, Error
     }
 }
 
-/// What the transaction has read, and of each key that it has deleted whether it was there.
+/// Returns what the transaction has read, and whether each key that it deleted was there.
 fn transact(live: &Live, space: usize, key: &str, changes: &[(usize, &str, Option<&str>)]) -> Result<(Option<Vec<u8>>, Vec<u64>), Error> {
     let Live { store, spaces, .. } = live;
     let mut transaction = store.begin(Isolation::Serializable)?;
@@ -615,12 +615,12 @@ fn transact(live: &Live, space: usize, key: &str, changes: &[(usize, &str, Optio
             None => deleted.push(transaction.delete(&spaces[*space], key.as_bytes())?.into()),
         }
     }
-    // What this thread has written before is made durable by that one.
+    // The other thread makes durable what this one has written.
     by_another(store.pool().medium(), || transaction.commit())?;
     Ok((read, deleted))
 }
 
-/// Checks that a snapshot shows what it did when it was taken.
+/// Checks that a snapshot shows the same content as when it was taken.
 fn check_look(live: &Live, snapshot: &Snapshot<Crash>, shown: &Content, limit: usize) -> Result<(), Broken> {
     const RULE: &str = "a snapshot shows the same as long as it lives";
     for (number, space) in live.spaces.iter().enumerate() {
@@ -651,7 +651,7 @@ fn scan(space: &Namespace<Crash>, direction: Direction, limit: usize) -> Result<
     collect(limit, |visit| space.scan(Bound::Unbounded, direction, visit))
 }
 
-/// All that `scan` visits, unless it is more than `limit`.
+/// All entries that `scan` visits; more than `limit` are an error.
 fn collect(limit: usize, scan: impl FnOnce(&mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> Result<(), Error>) -> Result<Entries, Broken> {
     let mut entries = Vec::new();
     scan(&mut |key: &[u8], value: &[u8]| {

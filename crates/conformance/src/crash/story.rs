@@ -9,11 +9,11 @@ use std::panic::Location;
 /// A crash, and what came before it.
 #[derive(Clone, Debug)]
 pub struct Crashed {
-    /// What the life did that crashed here: from the first operation on, or, of a recovery, all of it. Nothing, where it was not asked to tell.
+    /// What the life that crashed here did: from the first operation on, or, for a recovery, all of it. Empty if no story was asked for.
     pub did: Vec<Deed>,
     /// When it crashed.
     pub moment: Moment,
-    /// What the crash kept, and lost.
+    /// What the crash kept and lost.
     pub balance: Vec<Balance>,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What a life did that came after so many crashes.
+/// What a life did after this number of crashes.
 fn deeds(f: &mut fmt::Formatter<'_>, source: &mut Source, crashes: usize, deeds: &[Deed]) -> fmt::Result {
     if deeds.is_empty() {
         return Ok(());
@@ -84,7 +84,7 @@ fn crash(f: &mut fmt::Formatter<'_>, source: &mut Source, number: usize, crashed
     Ok(())
 }
 
-/// A line of the story with the place that it speaks of, and what stands there.
+/// A line of the story with its place, and the source text there.
 fn at(f: &mut fmt::Formatter<'_>, source: &mut Source, text: &str, place: &'static Location<'static>) -> fmt::Result {
     write!(f, "{text:<48} {place}")?;
     match source.statement(place) {

@@ -1,4 +1,4 @@
-//! What a crash run needs to know of what it examines.
+//! The interface between a crash run and the structure under examination.
 
 use crate::Broken;
 use everleaf_pmem::{Crash, Pool};
@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 /// Something that lives in a pool: an index, the pool's own directory and allocator, a store.
 ///
-/// A world is a handle; what it examines is rebuilt, recovered and thrown away many times.
+/// A world is a handle; the structure itself is rebuilt, recovered and discarded many times.
 pub trait World: Send + Sync + 'static {
-    /// It, in an open pool.
+    /// The structure, in an open pool.
     type Live: Send;
-    /// What it holds.
+    /// Its content.
     type Content: Clone + PartialEq + Hash + Debug + Send + Sync + 'static;
-    /// An operation that changes that.
+    /// An operation that changes the content.
     type Change: Clone + PartialEq + Display + Send + Sync + 'static;
 
-    /// For people, and to choose it by.
+    /// The name shown to users and used to select it.
     fn name(&self) -> String;
 
     /// Size in bytes of the memory that its pools need.
@@ -29,10 +29,10 @@ pub trait World: Send + Sync + 'static {
     /// Where runs start from. The first is empty.
     fn starts(&self) -> Vec<Start<Self::Change>>;
 
-    /// What a new pool holds.
+    /// The content of a new pool.
     fn nothing(&self) -> Self::Content;
 
-    /// Opens it, recovers it by so many threads, creates it if that is how it comes to be.
+    /// Opens the structure, recovers it with `threads` threads, and creates it if opening does that.
     ///
     /// # Errors
     /// A rule that breaks.
@@ -41,7 +41,7 @@ pub trait World: Send + Sync + 'static {
     /// Its pool.
     fn pool<'a>(&self, live: &'a Self::Live) -> &'a Arc<Pool<Crash>>;
 
-    /// Closes it cleanly.
+    /// Closes the structure cleanly.
     ///
     /// # Errors
     /// A rule that breaks.
@@ -60,25 +60,25 @@ pub trait World: Send + Sync + 'static {
     /// An operation of a long random run, the `step`-th of `count`.
     fn random(&self, step: u64, count: u64, content: &Self::Content, choice: &mut StdRng) -> Self::Change;
 
-    /// What every recovered one must still be able to do.
+    /// Operations that every recovered structure must still support.
     fn follow_up(&self, start: &Start<Self::Change>, content: &Self::Content) -> Vec<Self::Change>;
 
-    /// What an operation makes of `content`.
+    /// Applies an operation to `content`.
     fn model(&self, content: &mut Self::Content, change: &Self::Change);
 
-    /// What a crash within an operation may leave besides what was before and what comes after it.
+    /// The contents that a crash during an operation may leave, besides those before and after it.
     fn between(&self, _before: &Self::Content, _change: &Self::Change) -> Vec<Self::Content> {
         Vec::new()
     }
 
-    /// Does an operation, and compares what it returns with what the model, in which `before` is, says. From when it calls `promise` on, a crash leaves one of
-    /// what it hands over, and nothing else.
+    /// Applies an operation, and compares its result with that of the model, whose content is `before`. From the moment that it calls `promise`, a crash must
+    /// leave one of the contents handed over.
     ///
     /// # Errors
     /// A rule that breaks.
     fn apply(&self, live: &mut Self::Live, before: &Self::Content, change: &Self::Change, promise: Promise<'_, Self::Content>) -> Result<Applied, Broken>;
 
-    /// What it holds, by all ways of reading, which must agree; more than `limit` entries are too many.
+    /// The content, read in all ways, which must agree. More than `limit` entries are an error.
     ///
     /// # Errors
     /// A rule that breaks.
@@ -90,7 +90,7 @@ pub trait World: Send + Sync + 'static {
     /// A rule that breaks.
     fn audit(&self, live: &Self::Live) -> Result<(), Broken>;
 
-    /// Visits every block it reaches: offset and size in bytes. Without any, states of blocks that were not linked when the crash came are only sampled.
+    /// Visits every block that it reaches: offset and size in bytes. If it visits none, states of blocks that were not linked at the crash are only sampled.
     ///
     /// # Errors
     /// A rule that breaks.
@@ -99,7 +99,7 @@ pub trait World: Send + Sync + 'static {
     }
 }
 
-/// Takes what a crash may leave from now on.
+/// Receives the contents that a crash may leave from now on.
 pub type Promise<'a, C> = &'a mut dyn FnMut(Vec<C>);
 
 /// What became of an operation.
@@ -107,29 +107,29 @@ pub type Promise<'a, C> = &'a mut dyn FnMut(Vec<C>);
 pub enum Applied {
     /// It has happened.
     Done,
-    /// It was refused, as in a full pool: it has not happened, and never will have.
+    /// It was refused, as in a full pool: it has not happened, and a crash must not show it.
     Refused,
 }
 
 /// A state to start from.
 #[derive(Clone, Debug)]
 pub struct Start<C> {
-    /// For people, and to choose it by.
+    /// The name shown to users and used to select it.
     pub name: &'static str,
-    /// How to get there from nothing.
+    /// The changes that lead there from an empty world.
     pub changes: Vec<C>,
-    /// Numbers that the operations then speak of: those of keys, as a rule.
+    /// Numbers that the operations then use, usually of keys.
     pub keys: [u32; 4],
-    /// Whether all payloads are the same, so that no two entries differ by value.
+    /// Whether all payloads are equal, so that no two entries differ by value.
     pub equal_payloads: bool,
-    /// Whether there is a pool at all: else the first opening creates it.
+    /// Whether there is a pool at all. If not, the first opening creates it.
     pub pool: bool,
     /// Size in bytes to which the pool may grow while the start is made; `None`: all memory. A life that needs more lets it grow.
     pub size: Option<usize>,
-    /// Whether the pool is closed cleanly, so that the first life starts with the way open after a shutdown.
+    /// Whether the pool is closed cleanly, so that the first life starts with an opening after a shutdown.
     pub closed: bool,
-    /// Whether the first life is given free blocks in the order in which recovery gives them out, those that lie first before others: so what it was given
-    /// first, and no longer has, the next life is given first. Else those that lie last come first.
+    /// Whether the first life gets free blocks in the order in which recovery hands them out, lowest first. The next life then first gets the blocks that this
+    /// one got first and has freed. If not, the highest come first.
     pub lowest_first: bool,
 }
 

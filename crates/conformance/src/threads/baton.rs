@@ -1,20 +1,20 @@
-//! The scheduler: of all threads of a run, one has the baton and goes on; the others sleep.
+//! The scheduler: of all threads of a run, the one that holds the baton runs; the others sleep.
 //!
-//! Before each step the thread that has the baton asks whether to hand it over. The answers are functions of a seed, so a run can be run again. Two ways to
-//! choose:
-//! - *random*: with some chance at each step, or only at those that stores, flushes, fences and locks are, to any other thread;
-//! - *priorities* (PCT: Burckhardt et al., ASPLOS 2010): threads have priorities and the highest goes on, until one of d - 1 steps chosen in advance takes the
-//!   priority of whoever gets there. A bug that needs d steps in a certain order is found with a chance of at least 1 / (n k^(d-1)), for n threads and k steps.
+//! Before each step the thread with the baton asks whether to hand it over. The answers are functions of a seed, so a run can be repeated. There are two
+//! strategies:
+//! - *random*: with some probability at each step, or only at stores, flushes, fences and locks, hand over to any other thread;
+//! - *priorities* (PCT: Burckhardt et al., ASPLOS 2010): threads have priorities and the highest runs, until one of d - 1 steps chosen in advance lowers the
+//!   priority of the thread that reaches it. For n threads and k steps, this finds a bug that needs d steps in order with probability at least 1 / (n k^(d-1)).
 //!
-//! In some schedules, whichever way is taken, threads sleep for long at chosen places (`threads/sleep.rs`).
+//! In some schedules, with either strategy, threads sleep for long at chosen places (`threads/sleep.rs`).
 //!
-//! **Store buffers.** In half of the schedules, as the seed has it, each thread's stores go through a buffer ([`everleaf_pmem::schedule::Buffers`]), and
-//! when the oldest of them leaves is one more choice: before each step of any thread, any buffer may let some of its entries go. Each thread has a chance
-//! of its own of being slow ([`Lag`]), so that one may see nothing of another for long. What has returned counts as returned when all stores before it
-//! have left: whoever is told of it by another thread can be told no earlier.
+//! **Store buffers.** In half of the schedules, depending on the seed, each thread's stores go through a buffer ([`everleaf_pmem::schedule::Buffers`]). When
+//! the oldest of them leaves is one more choice: before each step of any thread, any buffer may release some of its entries. Each thread has its own
+//! probability of being slow ([`Lag`]), so a thread may long see nothing of another. A call counts as returned when all stores before its return have left the
+//! buffer: no other thread can learn of it earlier.
 //!
-//! A thread that waits for another ([`Step::Wait`]) gives the baton away in either case: no schedule is unfair for ever. One that takes more than
-//! [`Limits::steps_max`] steps does not end, which is a finding.
+//! With either strategy, a thread that waits for another ([`Step::Wait`]) gives the baton away: no schedule is unfair for ever. A schedule with more than
+//! [`Limits::steps_max`] steps counts as endless, which is a finding.
 
 use super::sleep::{Sleep, Sleepers};
 use super::story::{Event, Place};
@@ -35,20 +35,20 @@ use std::thread::Thread;
 /// How the next thread is chosen.
 #[derive(Clone, Debug)]
 pub(super) enum Strategy {
-    /// Each step, or each that others can notice, with a chance of one in so many.
+    /// At each step, or each step visible to others, with a probability of one in this number.
     Random { one_in: u32, only_writes: bool },
     /// By priorities, which change at these steps.
     Priorities { changes: Vec<u64> },
 }
 
 impl Strategy {
-    /// A strategy for a run of about so many operations.
+    /// A strategy for a run of about this many operations.
     pub(super) fn draw(random: &mut StdRng, operations: usize) -> Self {
         match random.random_range(0..4u32) {
             0 => Self::Random { one_in: 1 << random.random_range(1..8u32), only_writes: false },
             1 => Self::Random { one_in: 1 << random.random_range(0..4u32), only_writes: true },
             _ => {
-                // Where the run will end is not known: guesses of different sizes see to it that early steps get their share.
+                // The length of the run is not known. Guesses of different sizes give early steps their share.
                 let steps = operations as u64 * (16 << random.random_range(0..5u32));
                 let depth = random.random_range(1..=4usize);
                 Self::Priorities { changes: (1..depth).map(|_| random.random_range(0..steps)).collect() }
@@ -70,9 +70,9 @@ impl fmt::Display for Strategy {
 /// How slowly the stores of each thread become visible.
 #[derive(Clone, Debug)]
 pub(super) struct Lag {
-    /// Of each thread: the oldest entry of its buffer leaves with a chance of one in so many before each step.
+    /// For each thread: before each step, the oldest entry of its buffer leaves with a probability of one in this number.
     one_in: Vec<u32>,
-    /// Number of entries that a buffer has room for.
+    /// Number of entries that a buffer can hold.
     capacity: usize,
 }
 
@@ -90,7 +90,7 @@ impl fmt::Display for Lag {
     }
 }
 
-/// Everything about a schedule that is drawn before it begins, but for what its threads call.
+/// Everything about a schedule that is drawn before it begins, except the calls of its threads.
 #[derive(Clone, Debug)]
 pub(super) struct Order {
     pub(super) strategy: Strategy,
@@ -130,37 +130,37 @@ impl Omission {
         slip == self.slip && at.file().ends_with(&self.file) && (self.line == 0 || self.line == at.line())
     }
 
-    /// Whether a place is at most so many lines away.
+    /// Whether a place is at most this many lines away.
     pub(super) fn is_near(&self, at: Place, lines: u32) -> bool {
         at.line().abs_diff(self.line) <= lines && at.file().ends_with(&self.file)
     }
 }
 
-/// What is the same for all schedules of a run.
+/// The settings that all schedules of a run share.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Limits {
     pub(super) steps_max: u64,
     pub(super) omission: Option<Omission>,
-    /// Where what could be left out is noted.
+    /// Where the parts that could be left out are noted.
     pub(super) sites: Option<Arc<Mutex<BTreeSet<Omission>>>>,
-    /// Where the pool lies in this process.
+    /// The addresses of the pool in this process.
     pub(super) memory: Range<usize>,
 }
 
 /// What the threads of a run share.
 pub(super) struct Baton {
     state: Mutex<State>,
-    /// Number of the thread that has it; [`NOBODY`] before the first and after the last.
+    /// Number of the thread that holds the baton; [`NOBODY`] before the first and after the last.
     holder: AtomicUsize,
     threads: OnceLock<Vec<Thread>>,
     owner: Thread,
     limits: Limits,
-    /// Where the stores of the threads wait, if they do.
+    /// Where the stores of the threads wait, if they are held back.
     pub(super) buffers: Option<Arc<Buffers>>,
 }
 
 const NOBODY: usize = usize::MAX;
-/// Of four transactions, how many abort, in one schedule or another: in some all, so that everything goes the other way.
+/// How many of four transactions abort. Some schedules abort all, so that the other path is taken each time.
 const ABORTS: [u32; 4] = [0, 1, 2, 4];
 
 struct State {
@@ -168,7 +168,7 @@ struct State {
     lag: Option<Lag>,
     sleepers: Sleepers,
     random: StdRng,
-    /// Of each thread; the lowest so far.
+    /// Per thread, and the lowest so far.
     priorities: Vec<i64>,
     lowest: i64,
     finished: Vec<bool>,
@@ -176,11 +176,11 @@ struct State {
     switches: u64,
     broken: Option<Broken>,
     trace: Option<Vec<Event>>,
-    /// Of four transactions, how many abort.
+    /// How many of four transactions abort.
     aborts: u32,
 }
 
-/// What unwinds the threads of a run that has been given up.
+/// The panic payload that unwinds the threads of a run that was given up.
 struct GivenUp;
 
 impl Baton {
@@ -190,7 +190,7 @@ impl Baton {
         for place in (1..threads).rev() {
             priorities.swap(place, random.random_range(0..=place));
         }
-        // One more buffer than threads: for who looks at what they leave behind.
+        // One more buffer than threads: for the thread that examines what they leave.
         let buffers = lag.is_some().then(|| Buffers::new(threads + 1));
         let state = State {
             strategy,
@@ -203,7 +203,7 @@ impl Baton {
             switches: 0,
             broken: None,
             trace: traced.then(Vec::new),
-            // Drawn aside: what has no transactions goes on as if there were none.
+            // Drawn from a copy, so that schedules without transactions do not change.
             aborts: ABORTS[random.clone().random_range(0..ABORTS.len())],
             random,
         };
@@ -240,7 +240,7 @@ impl Baton {
         }
     }
 
-    /// `thread`, which has the baton, is done.
+    /// `thread`, which holds the baton, is done.
     pub(super) fn leave(&self, thread: usize) {
         let next = {
             let mut state = self.state.lock();
@@ -250,12 +250,12 @@ impl Baton {
         self.hand_to(next.unwrap_or(NOBODY));
     }
 
-    /// Gives the run up: each thread that takes a step unwinds.
+    /// Gives up the run: each thread unwinds at its next step.
     pub(super) fn give_up(&self, broken: Broken) {
         self.state.lock().broken.get_or_insert(broken);
     }
 
-    /// Whether this is how a run that was given up ends.
+    /// Whether a panic is the end of a run that was given up.
     pub(super) fn is_given_up(panic: &(dyn std::any::Any + Send)) -> bool {
         panic.is::<GivenUp>()
     }
@@ -278,7 +278,7 @@ impl Baton {
         (state.steps, state.switches, state.trace.take().unwrap_or_default())
     }
 
-    /// Lets some of what the store buffers hold leave.
+    /// Lets some entries leave the store buffers.
     fn drain(&self, buffers: &Buffers, step: Step) {
         for thread in 0..self.threads.get().map_or(0, Vec::len) {
             while !buffers.is_empty(thread) && self.state.lock().lets_leave(thread, buffers.len(thread), step) {
@@ -292,7 +292,7 @@ impl Baton {
 
     /// Before a step of `thread`.
     pub(super) fn before(&self, thread: usize, step: Step, at: Place) {
-        // Nobody goes on, and nothing of what others have stored arrives, while a transaction is under way.
+        // During a transaction no other thread runs, and none of their stores arrive.
         let is_alone = schedule::is_in_transaction();
         if let Some(buffers) = self.buffers.as_ref().filter(|_| !is_alone) {
             self.drain(buffers, step);
@@ -304,7 +304,7 @@ impl Baton {
         }
         if state.broken.is_some() {
             drop(state);
-            // What unwinds already, runs to its end at once.
+            // A thread that is already unwinding runs to its end at once.
             if !std::thread::panicking() {
                 std::panic::resume_unwind(Box::new(GivenUp));
             }
@@ -352,7 +352,7 @@ impl State {
             self.priorities[woken] = self.priorities.iter().max().map_or(0, |highest| highest + 1);
             return Some(woken);
         }
-        // Who waits does not sleep as well: two that wake each other, and then go on first, would keep away for ever whom they wait for.
+        // A waiting thread must not sleep too: two threads that wake each other and then run first would lock out the thread that they wait for.
         if step == Step::Wait || self.sleepers.falls_asleep(thread, at, &mut self.random) {
             self.demote(thread);
             return self.choose(Some(thread), true);
@@ -368,10 +368,10 @@ impl State {
         self.choose(Some(thread), false)
     }
 
-    /// Whether the oldest of so many entries leaves the buffer of `thread`.
+    /// Whether the oldest of `held` entries leaves the buffer of `thread`.
     fn lets_leave(&mut self, thread: usize, held: usize, step: Step) -> bool {
         let Some(lag) = &self.lag else { return true };
-        // Who waits may be waiting for just that.
+        // A waiting thread may be waiting for just that.
         let one_in = if step == Step::Wait { lag.one_in[thread].min(4) } else { lag.one_in[thread] };
         held > lag.capacity || self.random.random_ratio(1, one_in)
     }
@@ -381,7 +381,7 @@ impl State {
         self.priorities[thread] = self.lowest;
     }
 
-    /// A thread that is not finished; another than `but`, if there is one and `but` must not go on. One that sleeps only if all do.
+    /// A thread that is not finished: another than `but`, if there is one and `but` must not go on. A sleeping one only if all sleep.
     fn choose(&mut self, but: Option<usize>, must_change: bool) -> Option<usize> {
         let mut open: Vec<usize> = (0..self.finished.len()).filter(|thread| !self.finished[*thread]).collect();
         if open.iter().any(|thread| !self.sleepers.is_asleep(*thread)) {
@@ -406,7 +406,7 @@ impl State {
 pub(super) struct Seat<W> {
     pub(super) baton: Arc<Baton>,
     pub(super) thread: usize,
-    /// Called before each step, when the thread is sure to go on with it.
+    /// Called before each step that the thread is certain to take.
     pub(super) watch: W,
 }
 
@@ -429,7 +429,7 @@ impl<W: Fn(Step, Place)> Scheduler for Seat<W> {
     }
 }
 
-/// For the thread that looks at what the others leave behind: it sees what has left the buffers, holds nothing back, and comes to an end.
+/// For the thread that examines what the others leave: it sees what has left the buffers, holds nothing back, and must come to an end.
 pub(super) struct Alone {
     buffer: Option<Buffer>,
     steps_left: AtomicU64,

@@ -1,5 +1,5 @@
-//! Threads that outlive schedules: starting some for each would cost more than most schedules do, and what a thread gives back when it ends is given back at a
-//! moment that no scheduler has chosen.
+//! Threads that outlive schedules. Starting new ones for each schedule would cost more than most schedules do, and a thread that ends releases its resources at
+//! a moment that the scheduler has not chosen.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{JoinHandle, Thread};
@@ -9,7 +9,7 @@ type Task = Box<dyn FnOnce() + Send>;
 /// Some threads that wait for work.
 pub(super) struct Crew {
     hands: Vec<(Sender<Task>, Thread)>,
-    /// One message for each task that is done and forgotten.
+    /// One message for each task that is done and dropped.
     done: Receiver<()>,
     handles: Vec<JoinHandle<()>>,
 }
@@ -24,7 +24,7 @@ impl Crew {
             let handle = std::thread::spawn(move || {
                 for task in tasks {
                     task();
-                    // If nobody listens, nobody waits.
+                    // Without a receiver, no thread waits.
                     let _ = tell.send(());
                 }
             });
@@ -35,16 +35,15 @@ impl Crew {
     }
 
     /// Gives each of the first threads a task.
-    ///
     /// # Panics
-    /// When there are more tasks than threads, or a thread has died.
+    /// If there are more tasks than threads, or a thread has died.
     pub(super) fn start(&self, tasks: Vec<Task>) -> Vec<Thread> {
         assert!(tasks.len() <= self.hands.len());
         let hands = self.hands.iter().zip(tasks);
         hands.map(|((sender, thread), task)| sender.send(task).map(|()| thread.clone()).expect("a thread of the crew waits for work")).collect()
     }
 
-    /// Waits until so many tasks are done and what they held is dropped.
+    /// Waits until this many tasks are done and their captures are dropped.
     pub(super) fn finish(&self, tasks: usize) {
         for _ in 0..tasks {
             self.done.recv().expect("the threads of the crew are there");

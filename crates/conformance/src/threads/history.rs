@@ -1,14 +1,14 @@
-//! What was called, what came back, and what may be left of it after a crash.
+//! The calls, their results, and what may be left of them after a crash.
 //!
-//! The state of whatever is under test is a row of *registers*, one for each key, each a payload or 0 for "absent". A payload is written once in a run, so it
-//! tells which write a reader has seen: the version rule of durable linearizability is then that the calls made so far can be put in an order which
-//! 1. respects time: a call that had returned before another began comes first, and so does an earlier call of the same thread, even if its return was not
-//!    known yet (stores may wait in a buffer);
-//! 2. explains everything that was returned,
-//! 3. ends in the registers that recovery finds. A call that had not returned when the crash came may have a place in the order, or none.
+//! The state of a structure under test is a row of *registers*, one for each key, each a payload or 0 for "absent". Each payload is written once in a run, so
+//! it identifies the write that a reader has seen. The condition of durable linearizability is then that the calls so far can be put in an order which
+//! 1. respects time: a call that returned before another began comes first, and so does an earlier call of the same thread, even if its return was not known
+//!    yet (stores may wait in a buffer);
+//! 2. explains every result,
+//! 3. ends in the registers that recovery finds. A call that had not returned at the crash may have a place in the order, or none.
 //!
-//! Registers that no call touches together are independent of each other, so each such group has its own search. Whoever reads many registers without promising
-//! a single moment (a scan) reads each of them at some moment of its own.
+//! Registers that no call touches together are independent, so each such group is searched separately. A call that reads many registers without promising a
+//! single moment (a scan) reads each of them at a moment of its own.
 
 use everleaf_index::Direction;
 use std::collections::hash_map::DefaultHasher;
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-/// A call, its keys by number of register.
+/// A call; its keys are numbers of registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Reads a register.
@@ -31,36 +31,36 @@ pub enum Operation {
     Update(usize, u64),
     /// Makes a register absent.
     Remove(usize),
-    /// The same, by one who watches it.
+    /// The same, by a caller that watches the register.
     RemoveWatched(usize),
-    /// Makes of a register what it is to be, to 0 for absent, and tells what it was.
+    /// Changes a register to a given value, 0 for absent, and returns the previous one.
     Merge(usize, u64),
-    /// Sets a register, to 0 for absent, if it is what is expected.
+    /// Sets a register, to 0 for absent, if it has the expected value.
     Swap(usize, u64, u64),
-    /// Sets several registers, to 0 for absent, as one.
+    /// Sets several registers, to 0 for absent, atomically.
     Batch(Vec<(usize, u64)>),
     /// Sets several registers, to 0 for absent, each at some moment.
     Many(Vec<(usize, u64)>),
-    /// Reads registers (`None`), or sets them, to 0 for absent: each at some moment, and those of the same register in this order.
+    /// Reads registers (`None`), or sets them, to 0 for absent: each at its own moment, and those of the same register in this order.
     Acts(Vec<(usize, Option<u64>)>),
-    /// Makes all registers absent, as one.
+    /// Makes all registers absent, atomically.
     Clear,
-    /// If all registers are absent, sets those from one to before another, as one.
+    /// If all registers are absent, sets those of a half-open range, atomically.
     Load(usize, usize, u64),
     /// Reads all registers, each at some moment.
     Scan(Direction),
     /// Reads all registers, each at some moment, a few at a time.
     Walk(Direction),
-    /// Reads all registers, as of one moment.
+    /// Reads all registers as of one moment.
     Look(Direction),
-    /// Reads some registers and sets others, to 0 for absent, as one; or sets none, if somebody else was faster.
+    /// Reads some registers and sets others, to 0 for absent, atomically; or sets none, because of a conflict.
     Transact(Vec<usize>, Vec<(usize, u64)>),
-    /// Puts whatever can be moved elsewhere.
+    /// Relocates whatever can be moved.
     Compact,
 }
 
 impl Operation {
-    /// Whether a register may be absent after it that was present.
+    /// Whether it may make a present register absent.
     fn may_empty(&self) -> bool {
         match self {
             Self::Remove(_) | Self::RemoveWatched(_) | Self::Clear => true,
@@ -75,20 +75,20 @@ impl Operation {
 /// What a call has returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Returned {
-    /// Nothing that says anything.
+    /// Nothing informative.
     Done,
-    /// What the register was, 0 for absent.
+    /// The previous value of the register, 0 for absent.
     Was(u64),
-    /// What several registers were, 0 for absent. Of acts: of one that is set, 0; of one that is removed, not 0 if it was there; those that are missing at the
-    /// end were not done.
+    /// The values of several registers, 0 for absent. For acts: 0 for one that sets, and not 0 for one that removes a present register. Acts missing at the end
+    /// were not done.
     Were(Vec<u64>),
     /// Whether anything has changed.
     Changed(bool),
     /// All registers that are present.
     Entries(Vec<(usize, u64)>),
-    /// What the registers were, 0 for absent, and whether anything was set.
+    /// The values of the registers, 0 for absent, and whether anything was set.
     Transacted(Vec<u64>, bool),
-    /// That it has done nothing, because of what others do.
+    /// Nothing was done, because of other threads.
     Refused,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct Call {
     pub(super) thread: usize,
     pub(super) operation: Operation,
     pub(super) begun: u64,
-    /// When it returned, and what.
+    /// When it returned, and its result.
     pub(super) ended: Option<(u64, Returned)>,
 }
 
@@ -110,11 +110,11 @@ pub(super) struct History {
 }
 
 impl History {
-    /// A call of a thread begins; its number.
+    /// Begins a call of a thread, and returns its number.
     pub(super) fn begin(&mut self, thread: usize, operation: &Operation) -> usize {
         self.clock += 1;
         self.calls.push(Call { thread, operation: operation.clone(), begun: self.clock, ended: None });
-        // Each of them begins for itself.
+        // Each of them begins separately.
         self.clock += match operation {
             Operation::Acts(acts) => acts.len() as u64,
             Operation::Many(changes) => changes.len() as u64,
@@ -123,7 +123,7 @@ impl History {
         self.calls.len() - 1
     }
 
-    /// The call of that number has returned.
+    /// Notes the return of a call.
     pub(super) fn end(&mut self, call: usize, returned: Returned) {
         self.clock += 1;
         self.calls[call].ended = Some((self.clock, returned));
@@ -138,7 +138,7 @@ impl History {
     pub(super) fn outcomes(&self, initial: &[u64]) -> Outcomes {
         let mut atoms = Vec::new();
         for call in &self.calls {
-            // What has been emptied may count as full for a while.
+            // A register that was emptied may count as full for a while.
             let is_over = |other: &Call| call.ended.as_ref().is_some_and(|(end, _)| other.begun > *end);
             let emptied = self.calls.iter().any(|other| other.operation.may_empty() && !is_over(other));
             Atom::split(call, initial.len(), emptied, &mut atoms);
@@ -147,11 +147,11 @@ impl History {
     }
 }
 
-/// A call as one moment sees it.
+/// The part of a call that happens at one moment.
 #[derive(Debug)]
 struct Atom {
     thread: usize,
-    /// Which of all calls it is of, by when that began.
+    /// The call that it belongs to, identified by its beginning.
     call: u64,
     begun: u64,
     ended: Option<u64>,
@@ -160,21 +160,21 @@ struct Atom {
 
 #[derive(Debug)]
 enum Effect {
-    /// Of a register that fits.
+    /// Needs a register that fits.
     Read(usize, Before),
-    /// Of a register that fits, and what it is then.
+    /// Needs a register that fits, and sets it.
     Write(usize, Before, u64),
-    /// Of all registers, which are absent, and what some of them are then.
+    /// Needs all registers absent, and sets some of them.
     Load(usize, usize, u64),
-    /// Of all registers, of which one is present.
+    /// Needs one of all registers present.
     Full,
-    /// Of registers that are all what is said here, and what others are then.
+    /// Needs these registers to have these values, and sets others.
     Atomic(Vec<(usize, u64)>, Vec<(usize, u64)>),
-    /// An operation that does what it does, whatever it finds.
+    /// An operation whose effect does not depend on what it finds.
     Blind(Operation),
 }
 
-/// What a call has told of the register it found.
+/// What a call has told about the register that it found.
 #[derive(Clone, Copy, Debug)]
 enum Before {
     Is(u64),
@@ -229,7 +229,7 @@ impl Atom {
         }
         let mut add = |effect| atoms.push(Self { thread: call.thread, call: call.begun, begun: call.begun, ended, effect });
         let Some((_, returned)) = &call.ended else {
-            // What it would have read binds nobody.
+            // What an unfinished call would have read constrains nothing.
             match &call.operation {
                 Operation::Get(_) | Operation::GetMany(_) | Operation::Scan(_) | Operation::Walk(_) | Operation::Look(_) | Operation::Compact => {}
                 Operation::Merge(register, to) => add(Effect::Blind(Operation::Upsert(*register, *to))),
@@ -270,13 +270,13 @@ impl Atom {
             (Operation::Load(from, to, payload), Returned::Changed(true)) => add(Effect::Load(*from, *to, *payload)),
             (Operation::Load(..), Returned::Changed(false)) if emptied => {}
             (Operation::Load(..), Returned::Changed(false)) => add(Effect::Full),
-            // It tells nothing of what it found, and does the same in any case.
+            // The result says nothing about what it found, and the effect does not depend on that.
             (Operation::Upsert(..) | Operation::Batch(_) | Operation::Clear, Returned::Done) => add(Effect::Blind(call.operation.clone())),
             (operation, returned) => panic!("{operation} cannot return {returned}"),
         }
     }
 
-    /// The registers that it touches as one.
+    /// The registers that it touches atomically.
     fn registers(&self, all: usize) -> Vec<usize> {
         match &self.effect {
             Effect::Read(register, _) | Effect::Write(register, ..) => vec![*register],
@@ -308,7 +308,7 @@ impl Atom {
         }
     }
 
-    /// Applies it to `state`, if it can come at this moment.
+    /// Applies it to `state`, if it is possible at this moment.
     fn apply(&self, state: &mut [u64]) -> bool {
         match &self.effect {
             Effect::Read(register, before) => before.fits(state[*register]),
@@ -396,7 +396,7 @@ impl Atom {
     }
 }
 
-/// What all registers are, by those that are present.
+/// The values of all registers, given those that are present.
 fn all_of(registers: usize, entries: &[(usize, u64)]) -> impl Iterator<Item = (usize, u64)> {
     (0..registers).map(|register| (register, entries.iter().find(|(other, _)| *other == register).map_or(0, |(_, payload)| *payload)))
 }
@@ -404,13 +404,13 @@ fn all_of(registers: usize, entries: &[(usize, u64)]) -> impl Iterator<Item = (u
 /// Everything that registers may hold after a crash.
 pub(super) struct Outcomes {
     groups: Vec<Group>,
-    /// What registers hold that no call touches, and which they are not.
+    /// The values of registers that no call touches.
     initial: Vec<u64>,
     is_touched: Vec<bool>,
     hash: u64,
 }
 
-/// Registers that some call touches as one, and what they may be together. No outcome at all: no order of the calls explains what they returned.
+/// Registers that some call touches atomically, and their possible joint values. If there are none, no order of the calls explains their results.
 struct Group {
     registers: Vec<usize>,
     outcomes: Vec<Vec<u64>>,
@@ -418,7 +418,7 @@ struct Group {
 
 impl Outcomes {
     fn search(atoms: &[Atom], initial: &[u64]) -> Self {
-        // Union of registers that are touched as one.
+        // Unites registers that are touched atomically.
         let mut group: Vec<usize> = (0..initial.len()).collect();
         let mut is_touched = vec![false; initial.len()];
         let mut firsts = Vec::with_capacity(atoms.len());
@@ -445,7 +445,7 @@ impl Outcomes {
         let mut hasher = DefaultHasher::new();
         for (registers, own) in found.into_values() {
             assert!(own.len() <= 128, "a history too long to be searched");
-            // Of acts or writes of one call, only those of the same register are in order, even if it has not returned.
+            // Of the acts or writes of one call, only those of the same register are in order, even if the call has not returned.
             let is_ordered = |other: &Atom, atom: &Atom| match other.call == atom.call {
                 true => other.registers(initial.len()) == atom.registers(initial.len()),
                 false => other.ended.is_some(),
@@ -463,7 +463,7 @@ impl Outcomes {
         Self { groups, initial: initial.to_vec(), is_touched, hash: hasher.finish() }
     }
 
-    /// Tells equal outcomes from others.
+    /// Distinguishes different outcomes.
     pub(super) fn hash(&self) -> u64 {
         self.hash
     }
@@ -473,7 +473,7 @@ impl Outcomes {
         self.groups.iter().find(|group| group.outcomes.is_empty()).map(|group| &group.registers[..])
     }
 
-    /// The first registers that are what they may not be, with what they are and what they may be.
+    /// The first group of registers with values that are not allowed, with the found and the allowed values.
     pub(super) fn refuse(&self, found: &[u64]) -> Option<Refused> {
         let untouched = (0..self.initial.len()).find(|register| !self.is_touched[*register] && found[*register] != self.initial[*register]);
         if let Some(register) = untouched {
@@ -486,7 +486,7 @@ impl Outcomes {
     }
 }
 
-/// What recovery found and no order of the calls explains.
+/// A recovered content that no order of the calls explains.
 pub(super) struct Refused {
     pub(super) registers: Vec<usize>,
     found: Vec<u64>,
@@ -504,7 +504,7 @@ impl fmt::Display for Refused {
 /// A search for all orders of some calls.
 struct Search<'a> {
     atoms: Vec<&'a Atom>,
-    /// Of each, those that its thread has made before it and that have returned: a bit for each.
+    /// For each call, a bit for each call that its thread made before it and that has returned.
     earlier: Vec<u128>,
     registers: &'a [usize],
     seen: HashSet<(u128, Vec<u64>)>,
@@ -524,7 +524,7 @@ impl Search<'_> {
         }
         let is_next = |number: &usize| self.earlier[*number] & !done == 0 && first_end.is_none_or(|end| self.atoms[*number].begun < end);
         let next: Vec<usize> = (0..self.atoms.len()).filter(open).filter(is_next).collect();
-        // A read that can come now may as well: it changes nothing for the others.
+        // A read that can come now may as well: it does not affect the others.
         if let Some(read) = next.iter().find(|number| self.atoms[**number].is_read() && self.atoms[**number].apply(&mut state)) {
             return self.go(done | 1 << read, state);
         }
@@ -537,7 +537,7 @@ impl Search<'_> {
     }
 }
 
-/// A payload for people: who wrote it, and as which of its calls.
+/// A payload for display: the thread that wrote it, and in which of its calls.
 pub(super) fn payload(value: u64) -> String {
     match (value >> 32, value & 0xffff_ffff) {
         (0, 0) => "nothing".to_owned(),
@@ -635,7 +635,7 @@ mod tests {
         assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[5, 6], [A, 6], [B, 6]]), [false, true, true]);
         history.end(second, Returned::Was(A));
         assert_eq!(allowed(&history.outcomes(&[5, 6]), &[[A, 6], [B, 6]]), [false, true]);
-        // Both say that they have replaced the same value: one of them is lost.
+        // Both say that they have replaced the same value: one update is lost.
         let mut history = History::default();
         let (first, second) = (history.begin(5, &Operation::Upsert(0, A)), history.begin(6, &Operation::Upsert(0, B)));
         history.end(first, Returned::Was(5));
@@ -667,7 +667,7 @@ mod tests {
         assert_eq!(allowed(&history.outcomes(&[5, 6]), &states), [false, true, false, true, false]);
         history.end(many, Returned::Done);
         assert_eq!(allowed(&history.outcomes(&[5, 6]), &states), [false, false, false, true, false]);
-        // Those of a key are in order, also while the call is under way.
+        // Those of a key are in order, even while the call is under way.
         for operation in [Operation::Many(vec![(0, A), (0, B)]), Operation::Acts(vec![(0, Some(A)), (0, Some(B))])] {
             let mut history = History::default();
             history.begin(1, &operation);
@@ -751,7 +751,7 @@ mod tests {
         }
     }
 
-    /// A call whose stores wait in a buffer has not returned yet for the others, but comes before what its thread does next.
+    /// To other threads, a call whose stores wait in a buffer has not returned yet, but it comes before the next call of its thread.
     #[test]
     fn the_calls_of_a_thread_are_in_order() {
         let mut history = History::default();

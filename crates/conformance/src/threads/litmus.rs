@@ -1,4 +1,4 @@
-//! Litmus tests of the scheduler itself: what threads may see of each other's stores, with store buffers and without. The names are those of the literature.
+//! Litmus tests of the scheduler itself: what threads may see of each other's stores, with and without store buffers. The names are those of the literature.
 
 use super::baton::{Alone, Baton, Lag, Limits, Order, Seat, Strategy, random_of};
 use super::crew::Crew;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-/// Where the words of a test lie.
+/// Where the words of a test are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Place {
     Dram,
@@ -25,7 +25,7 @@ struct Words {
     place: Place,
     dram: [AtomicU64; 2],
     pool: Arc<Pool<Crash>>,
-    /// Two words in lines of their own.
+    /// Two words, each in its own line.
     block: Off<[Word; 16]>,
     lock: Mutex<()>,
 }
@@ -62,7 +62,7 @@ impl Words {
     }
 }
 
-/// Runs threads that do `act`, given their number, in many orders: what all of them returned, and what the words hold in the end.
+/// Runs threads that call `act` with their numbers in many orders. Returns all results of the threads together with the final words.
 fn outcomes(place: Place, buffered: bool, threads: usize, act: fn(&Words, usize) -> u64) -> BTreeSet<(Vec<u64>, [u64; 2])> {
     let memory = Memory::new(256 << 10).unwrap();
     let ground = Crash::new(&memory);
@@ -85,7 +85,7 @@ fn outcomes(place: Place, buffered: bool, threads: usize, act: fn(&Words, usize)
                 baton.take_seat(thread);
                 let scheduled = schedule::enter(Arc::new(Seat { baton: Arc::clone(&baton), thread, watch: |_, _| {} }));
                 let value = act(&words, thread);
-                // The end empties the buffer: others may get something done before it.
+                // The end of a thread empties its buffer. `rest` lets other threads act before that.
                 schedule::rest();
                 returned.lock()[thread] = value;
                 drop((scheduled, words));
@@ -108,7 +108,7 @@ fn can_return(place: Place, buffered: bool, returned: [u64; 2], act: fn(&Words, 
     outcomes(place, buffered, 2, act).iter().any(|(found, _)| *found == returned)
 }
 
-/// SB: each stores to one word and loads the other. Only buffers let both come too late.
+/// SB: each stores to one word and loads the other. Only buffers let both loads miss the other's store.
 #[test]
 fn stores_are_held_back_past_loads_with_buffers_only() {
     for place in PLACES {
@@ -172,7 +172,7 @@ fn what_empties_a_buffer_orders_stores_before_loads() {
     }
 }
 
-/// MP: who sees the second store of a thread sees the first.
+/// MP: a thread that sees the second store of another sees the first.
 #[test]
 fn messages_are_passed() {
     for place in PLACES {
@@ -187,7 +187,7 @@ fn messages_are_passed() {
     }
 }
 
-/// Thread 0 stores data and a flag; thread 1 says which of them it sees, flag first.
+/// Thread 0 stores data and a flag; thread 1 returns which of them it sees, flag first.
 fn pass(words: &Words, thread: usize, [data, flag]: [usize; 2]) -> u64 {
     if thread == 0 {
         words.store_ordered(data, 1, Relaxed);
@@ -198,7 +198,7 @@ fn pass(words: &Words, thread: usize, [data, flag]: [usize; 2]) -> u64 {
     is_there << 1 | words.load(data)
 }
 
-/// n6: a thread sees its own store at once, and in the end there is one order of all stores to a word.
+/// n6: a thread sees its own store at once, and all stores to a word have one final order.
 #[test]
 fn a_thread_sees_its_own_stores() {
     for place in PLACES {

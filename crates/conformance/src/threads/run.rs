@@ -1,4 +1,4 @@
-//! One schedule: threads, crashes, recoveries, and what they show.
+//! One schedule: threads, crashes, recoveries, and their findings.
 
 use super::baton::{Alone, Baton, Lag, Limits, Order, Seat, Strategy, random_of};
 use super::crew::Crew;
@@ -22,15 +22,15 @@ use std::sync::Arc;
 
 /// Largest number of threads of a schedule.
 pub(super) const THREADS_MAX: usize = 4;
-/// Number of the thread that the prelude counts as: that of none.
+/// Number of the thread that the prelude counts as; no real thread has it.
 const PRELUDE: usize = 7;
-/// Images remembered as examined; then all are forgotten.
+/// Number of images remembered as examined. When it is reached, all are forgotten.
 const SEEN_MAX: usize = 1 << 20;
-/// Every how many images several threads recover it, too.
+/// One in this many images is also recovered by several threads.
 const BY_THREADS_EVERY: u64 = 8;
-/// Every how many schedules it is closed at the end, and opened again.
+/// One in this many schedules closes the structure at the end, and opens it again.
 const CLOSED_EVERY: u64 = 8;
-/// Every how many images of which recovery repairs something that repair is crashed.
+/// One in this many repairs by recovery is crashed.
 const CRASHED_EVERY: u64 = 2;
 
 /// A worker: its threads, and a memory for each world.
@@ -52,7 +52,7 @@ struct Ground<T: Target> {
     seen: Mutex<HashSet<u64>>,
 }
 
-/// A schedule: what it does follows from one seed, in which order from another, which follows from the first unless the schedule was made shorter.
+/// A schedule. One seed determines what it does, another the order; the second follows from the first unless the schedule was shrunk.
 #[derive(Clone, Debug)]
 pub(super) struct Schedule {
     pub(super) seed: u64,
@@ -61,18 +61,18 @@ pub(super) struct Schedule {
     pub(super) without: Vec<(usize, usize)>,
 }
 
-/// How many orders are tried before a call counts as needed.
+/// Number of orders tried before a call counts as needed.
 const ORDERS_TRIED: u64 = 400;
-/// How many steps are spent on making a schedule shorter: some seconds' worth.
+/// Number of steps spent on shrinking a schedule: some seconds' worth.
 const SHRINK_STEPS_MAX: u64 = 1 << 26;
 
-/// What a schedule is to do.
+/// The plan of a schedule.
 struct Plan {
     ground: usize,
     order: Order,
-    /// Before the threads start, so that they find nodes of all sizes.
+    /// Runs before the threads start, so that they find nodes of all sizes.
     prelude: Vec<(usize, Operation)>,
-    /// Of each thread, by number.
+    /// The operations of each thread, numbered.
     operations: Vec<Vec<(usize, Operation)>>,
     /// Number of the first fence before which a crash is examined.
     first_crash: u64,
@@ -80,7 +80,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// All calls, the prelude's too: thread and number.
+    /// All calls, including the prelude: thread and number.
     fn calls(&self) -> Vec<(usize, usize)> {
         let prelude = self.prelude.iter().map(|(number, _)| (PRELUDE, *number));
         prelude.chain(self.operations.iter().enumerate().flat_map(|(thread, calls)| calls.iter().map(move |(number, _)| (thread, *number)))).collect()
@@ -98,22 +98,22 @@ struct Shared<T: Target> {
     traced: bool,
 }
 
-/// When to look.
+/// When to examine images.
 struct Watch {
-    /// Number of moments so far that could have been crash points.
+    /// Number of possible crash points so far.
     moments: u64,
     next_crash: u64,
     observed: bool,
     random: StdRng,
 }
 
-/// What a schedule has shown so far.
+/// The findings of a schedule so far.
 #[derive(Default)]
 struct Notes {
     history: Mutex<History>,
     counts: Mutex<Counts>,
     finding: Mutex<Option<Finding>>,
-    /// The outcomes at this moment of the history, by its number of moments.
+    /// The outcomes at this moment of the history, with its number of moments.
     outcomes: Mutex<Option<(u64, Arc<Outcomes>)>>,
 }
 
@@ -122,7 +122,7 @@ struct Finding {
     image: Option<String>,
 }
 
-/// What was recovered, in a life of its own.
+/// A recovered structure, in a life of its own.
 struct Recovered<T: Target> {
     live: T::Live,
     content: Vec<u64>,
@@ -131,7 +131,7 @@ struct Recovered<T: Target> {
     life: Life,
 }
 
-/// Says what is wrong with what was found.
+/// Checks the content that was found.
 type Judge = dyn Fn(&[u64]) -> Result<(), Broken> + Send;
 
 impl<T: Target> Worker<T> {
@@ -145,7 +145,7 @@ impl<T: Target> Worker<T> {
         Ok(Self { target, options, crew: Crew::new(THREADS_MAX), grounds })
     }
 
-    /// Runs a schedule; what it has broken, if anything, with no more calls than that takes.
+    /// Runs a schedule, and returns its violation, if any, with as few calls as possible.
     pub(super) fn run(&self, schedule: &Schedule) -> (Counts, Option<Box<Violation>>) {
         let (counts, finding, _) = self.attempt(schedule, false);
         let told = finding.map(|finding| {
@@ -155,7 +155,7 @@ impl<T: Target> Worker<T> {
         (counts, told)
     }
 
-    /// Leaves out calls as long as some order of the steps of the others breaks the same rule.
+    /// Leaves out calls as long as some order of the steps of the rest breaks the same rule.
     fn shrink(&self, mut schedule: Schedule, rule: &str) -> Schedule {
         let (mut is_shorter, mut steps) = (true, 0);
         while is_shorter && steps < SHRINK_STEPS_MAX {
@@ -184,7 +184,7 @@ impl<T: Target> Worker<T> {
         self.attempt(schedule, true).2.iter().map(ToString::to_string).collect()
     }
 
-    /// Runs the schedule again, slowly, for the story.
+    /// Repeats the schedule, slowly, for the story.
     fn tell(&self, schedule: &Schedule, finding: Finding) -> Violation {
         let (_, again, events) = self.attempt(schedule, true);
         let plan = self.plan(schedule);
@@ -210,7 +210,7 @@ impl<T: Target> Worker<T> {
 
     fn plan(&self, schedule: &Schedule) -> Plan {
         let mut random = random_of(schedule.seed);
-        // Half of the schedules are about something rare, where the target knows of any.
+        // Half of the schedules focus on something rare, if the target knows of any.
         let is_about_rare: bool = random.random();
         let grounds: Vec<usize> = (0..self.grounds.len()).filter(|ground| is_about_rare != self.grounds[*ground].world.focus.is_empty()).collect();
         let ground = if grounds.is_empty() { random.random_range(0..self.grounds.len()) } else { grounds[random.random_range(0..grounds.len())] };
@@ -230,12 +230,12 @@ impl<T: Target> Worker<T> {
             let mood = Mood::draw(thread, registers, random);
             let payload = |number: usize| (thread as u64 + 1) << 32 | (number as u64 + 1);
             let calls = (0..count).map(|number| (number, self.target.draw(world, &mood, payload(number), random)));
-            // All are drawn, so that the others stay as they are.
+            // All are drawn first, so that leaving some out does not change the others.
             let mut calls: Vec<_> = calls.collect();
             calls.retain(|(number, _)| !schedule.without.contains(&(thread, *number)));
             calls
         };
-        // What has a focus is one step away from what it is for.
+        // A world with a focus is one step away from its purpose.
         let prelude = if world.focus.is_empty() { random.random_range(0..=8usize) } else { 0 };
         let prelude = draw(PRELUDE, prelude, &mut random);
         let operations = (0..threads).map(|thread| draw(thread, each, &mut random)).collect();
@@ -248,7 +248,7 @@ impl<T: Target> Worker<T> {
         Plan { ground, order: Order { strategy, lag, sleep }, prelude, operations, first_crash, random }
     }
 
-    /// Runs a schedule: counts, what was found, and, if it is `traced`, what happened.
+    /// Runs a schedule. Returns the counts, the finding, and, if it is `traced`, the events.
     fn attempt(&self, schedule: &Schedule, traced: bool) -> (Counts, Option<Finding>, Vec<Event>) {
         let mut plan = self.plan(schedule);
         let ground = Arc::clone(&self.grounds[plan.ground]);
@@ -310,7 +310,7 @@ impl<T: Target> Worker<T> {
 }
 
 impl<T: Target> Shared<T> {
-    /// Before the threads start.
+    /// Runs the prelude, before the threads start.
     fn play(&self, operations: &[(usize, Operation)]) -> Result<(), Broken> {
         for (_, operation) in operations {
             let call = self.notes.history.lock().begin(PRELUDE, operation);
@@ -340,7 +340,7 @@ impl<T: Target> Shared<T> {
         };
         let scheduled = schedule::enter(Arc::new(seat));
         let calls = || operations.iter().try_for_each(|(_, operation)| shared.call(thread, operation, &debts));
-        // The end empties the store buffer: others may get something done before it.
+        // The end of a thread empties its store buffer. `rest` lets other threads act before that.
         let result = catch_unwind(AssertUnwindSafe(|| calls().map(|()| schedule::rest())));
         drop(scheduled);
         match result {
@@ -376,8 +376,8 @@ impl<T: Target> Shared<T> {
         Ok(())
     }
 
-    /// A call has returned that has read stores of other threads which were not durable. If one is not by now, a crash may take back what was returned: the
-    /// image without it tells.
+    /// A call has returned after reading stores of other threads that were not durable. If one is still not durable, a crash may take back the result: the
+    /// image without it decides.
     fn collect(&self, owed: Vec<Debt>) {
         for debt in owed {
             self.notes.counts.lock().suspicions += 1;
@@ -386,13 +386,13 @@ impl<T: Target> Shared<T> {
         }
     }
 
-    /// Before each step of a thread, which is sure to take it.
+    /// Called before each step that a thread is certain to take.
     fn watch(&self, thread: usize, step: Step, place: Place, debts: &Mutex<Vec<Debt>>) {
         let addresses = self.ground.addresses();
         let within = |address: usize| addresses.contains(&address).then(|| address - addresses.start);
         if let Step::Load(address) | Step::Exchange(address, _) = step {
             let debt = within(address).filter(|_| self.ground.target.is_persistent()).and_then(|at| self.life.debt(at));
-            // Who has stored there since, reads that.
+            // If the thread has stored there since, it reads its own store.
             let is_own = || self.baton.buffers.as_ref().is_some_and(|buffers| buffers.held_back(thread, address).is_some());
             if let Some(debt) = debt.filter(|_| !is_own()) {
                 let mut debts = debts.lock();
@@ -421,7 +421,7 @@ impl<T: Target> Shared<T> {
         }
     }
 
-    /// Whether this is one of the moments that are crash points, as the seed has it.
+    /// Whether this moment is a crash point, according to the seed.
     fn is_wanted(&self, watch: &mut Watch) -> bool {
         let options = &self.ground.options;
         if options.crash_every == 0 || !self.ground.target.is_persistent() {
@@ -446,7 +446,7 @@ impl<T: Target> Shared<T> {
         }
     }
 
-    /// A fence may be a crash point: just before it makes something durable. With store buffers, so may any that leaves its buffer before the next one enters.
+    /// A fence may be a crash point, just before it makes something durable. With store buffers, so may any that leaves its buffer before the next one enters.
     fn before_fence(&self, thread: usize, step: Step, place: Place) {
         self.baton.note(|| Event::Step { thread, at: 0, step, place });
         if self.ground.options.durable_cache {
@@ -467,7 +467,7 @@ impl<T: Target> Shared<T> {
         self.life.observe(move |image| schedule::at_once(|| ground.examine(image, &notes, traced)));
     }
 
-    /// All threads have run to their end. Now and then it is closed, and opened again.
+    /// All threads have ended. Some schedules then close the structure, and open it again.
     fn at_the_end(self: Arc<Self>, closes: bool) -> Result<(), Broken> {
         let Self { ground, live, .. } = &*self;
         self.life.look_away();
@@ -481,7 +481,7 @@ impl<T: Target> Shared<T> {
             self.life.end();
             self.life.look_away();
         }
-        // What has left the buffers last, lies beside its words still; and a lock that was not given back is waited for.
+        // The stores that left the buffers last are still beside their words, and a lock that was not released is waited for.
         let _alone = schedule::enter(Alone::after(&self.baton));
         let content = ground.target.content(live, &ground.world)?;
         if let Some(refused) = outcomes.refuse(&content) {
@@ -520,7 +520,7 @@ impl<T: Target> Ground<T> {
                 target.close(live)?;
             }
         } else {
-            // It is made anew for each schedule.
+            // It is rebuilt for each schedule.
             for operation in &world.setup {
                 match operation {
                     Operation::Upsert(register, payload) => initial[*register] = *payload,
@@ -532,7 +532,7 @@ impl<T: Target> Ground<T> {
         Ok(Self { target, options, world, memory, crash, initial, seen: Mutex::default() })
     }
 
-    /// Where the pool lies in this process.
+    /// The addresses of the pool.
     fn addresses(&self) -> Range<usize> {
         let words = self.memory.words().as_ptr_range();
         words.start.addr()..words.end.addr()
@@ -554,7 +554,7 @@ impl<T: Target> Ground<T> {
         Ok(live)
     }
 
-    /// What may be left of what was called so far.
+    /// What may be left of the calls so far.
     fn outcomes(&self, notes: &Notes) -> Arc<Outcomes> {
         let history = notes.history.lock();
         let mut known = notes.outcomes.lock();
@@ -568,7 +568,7 @@ impl<T: Target> Ground<T> {
         }
     }
 
-    /// Examines one image, if the like of it was not examined before. `Seen` says nothing: unreachable blocks are shown in three states only.
+    /// Examines one image, unless an equal one was examined before. `Seen` says nothing: unreachable blocks are shown in three states only.
     fn examine(self: &Arc<Self>, image: &Image<'_>, notes: &Notes, traced: bool) -> Seen {
         if notes.finding.lock().is_some() {
             return Seen::default();
@@ -611,13 +611,13 @@ impl<T: Target> Ground<T> {
         if repairs && hash.rotate_left(32).is_multiple_of(CRASHED_EVERY) { self.crash_recovery(image, outcomes) } else { Ok(()) }
     }
 
-    /// Recovers an image by so many threads: what is there is sound and as `judge` would have it, and a second recovery finds the same and has nothing to do.
+    /// Recovers an image with `threads` threads. The content must be sound and satisfy `judge`; a second recovery must find the same and have nothing to do.
     fn recovered(&self, image: &Image<'_>, threads: usize, judge: &Judge) -> Result<Recovered<T>, Broken> {
         let life = image.live(self.options.recovery());
         life.unwatch();
         let live = self.open(&life, threads)?;
         let content = self.target.content(&live, &self.world)?;
-        // Some repair what they read when they first read it.
+        // Some structures repair what they read on the first read.
         let repairs = has_changed(&life).is_some();
         judge(&content)?;
         self.target.audit(&live)?;
@@ -633,7 +633,7 @@ impl<T: Target> Ground<T> {
         Ok(Recovered { live, content, repairs, life })
     }
 
-    /// Crashes the recovery of an image. Images that this leaves are explained by the same calls; those of its end hold what it has found.
+    /// Crashes the recovery of an image. The same calls explain the images that this leaves; those at its end hold what recovery has found.
     fn crash_recovery(self: &Arc<Self>, image: &Image<'_>, outcomes: &Arc<Outcomes>) -> Result<(), Broken> {
         let life = image.live(CrashOptions { fault: self.options.fault, ..self.options.life(image.hash()) });
         let broken = Arc::new(Mutex::new(None));
@@ -657,7 +657,7 @@ impl<T: Target> Ground<T> {
         broken.lock().take().map_or(Ok(()), Err)
     }
 
-    /// What was recovered works.
+    /// Checks that the recovered structure works.
     fn use_on(&self, live: &T::Live, found: Vec<u64>, seed: u64) -> Result<(), Broken> {
         let mut random = random_of(seed);
         let mut history = History::default();
@@ -684,13 +684,13 @@ fn explained_by(outcomes: &Arc<Outcomes>) -> impl Fn(&[u64]) -> Result<(), Broke
     move |found| outcomes.refuse(found).map_or(Ok(()), |refused| Err(Broken::new(RULE, refused)))
 }
 
-/// Whether an earlier recovery has found that.
+/// Whether an earlier recovery found the same.
 fn the_same_as(content: Vec<u64>) -> impl Fn(&[u64]) -> Result<(), Broken> {
     const RULE: &str = "a second recovery finds the same";
     move |found| if found == content { Ok(()) } else { Err(Broken::new(RULE, format_args!("{found:x?} after {content:x?}"))) }
 }
 
-/// A word that a life has changed, but for those of the pool's header.
+/// A word that a life has changed, outside the pool's header.
 fn has_changed(life: &Life) -> Option<usize> {
     life.changes().into_iter().find(|at| *at >= HEADER)
 }

@@ -1,12 +1,11 @@
 //! Threads that sleep for long at chosen places, while others complete whole calls.
 //!
-//! Random switches seldom leave a thread where it is for long, and priorities do so at a few steps of the hundreds that a schedule has. What goes wrong only
-//! when a thread has found something, and goes on with it after others have changed it several times, takes both: a certain place, and a long time. Places are
-//! few, whatever the number of steps, so those at which threads sleep are drawn among places: a schedule has some, and each time that a thread comes to one it
-//! may fall asleep there. It wakes after some steps of the others, or when one of them comes to a certain place, or when they all are done or sleep, too; and
-//! then it goes on first.
+//! Random switches seldom leave a thread at one place for long, and priorities do so at few of the hundreds of steps of a schedule. Some defects show only when
+//! a thread has found something, and continues with it after others have changed it several times. This takes a certain place and a long time. There are few
+//! places, whatever the number of steps, so sleeping places are drawn from those: each time that a thread reaches one it may fall asleep there. It wakes after
+//! some steps of the others, when one of them reaches a certain place, or when all others are done or asleep. It then runs first.
 //!
-//! Where a part of a protocol is left out, the places are known: the lines around it, and the steps after it, for which others ought to have been kept out.
+//! If a part of a protocol is left out, the places are known: the lines around it, and the steps after it, which the missing part should have protected.
 
 use super::baton::Omission;
 use super::story::Place;
@@ -15,7 +14,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use std::fmt;
 
-/// Where threads fall asleep, and what wakes them before their time.
+/// Where threads fall asleep, and what wakes them early.
 #[derive(Clone, Debug)]
 pub(super) struct Sleep {
     /// Places at which they fall asleep.
@@ -26,7 +25,7 @@ pub(super) struct Sleep {
     alarms: Option<Choice>,
 }
 
-/// Some places, and some of the times that threads come there.
+/// Some places, and some of the times that threads reach them.
 #[derive(Clone, Debug)]
 struct Choice {
     salt: u64,
@@ -40,7 +39,7 @@ impl Choice {
     }
 
     fn has(&self, at: Place, random: &mut StdRng) -> bool {
-        // The same in each run of a program, wherever it lies in memory.
+        // The same in each run of a program, independent of addresses.
         let place = u64::from(at.line()) << 32 | u64::from(at.column()) << 8 | at.file().len() as u64;
         let product = u128::from(place ^ self.salt) * u128::from(self.salt | 1);
         ((product >> 64) as u64 ^ product as u64).is_multiple_of(self.place_one_in) && random.random_ratio(1, self.time_one_in)
@@ -54,7 +53,7 @@ impl fmt::Display for Choice {
 }
 
 impl Sleep {
-    /// Where the threads of a schedule sleep, if they do: in a quarter of the schedules, and in three quarters of those in which something is left out.
+    /// Draws where threads sleep: in a quarter of the schedules, or in three quarters if something is left out.
     pub(super) fn draw(random: &mut StdRng, omits: bool) -> Option<Self> {
         let (has_beds, at_omission) = match omits {
             true => (random.random(), random.random()),
@@ -76,29 +75,29 @@ impl fmt::Display for Sleep {
     }
 }
 
-/// Ticks that the round of a loop counts for in which a thread waits: perhaps for one that sleeps.
+/// Ticks for one round of a waiting loop: the thread may be waiting for one that sleeps.
 const WAIT_TICKS: u64 = 16;
-/// The shortest that a long sleep is, in ticks, and how often it may be doubled.
+/// The minimum of a long sleep in ticks, and how often it may be doubled.
 const TICKS: u64 = 16;
 const DOUBLINGS: u32 = 10;
-/// How many lines away from what is left out threads fall asleep, and at one of how many steps there.
+/// How many lines away from the omission threads fall asleep, and at one in how many steps there.
 const LINES: u32 = 8;
 const STEP_ONE_IN: u32 = 4;
 
-/// The threads of a run: which of them sleep.
+/// The sleeping threads of a run.
 pub(super) struct Sleepers {
     sleep: Option<Sleep>,
     omission: Option<Omission>,
     /// Time: the steps of all threads.
     ticks: u64,
-    /// Of each thread, when it wakes, if it sleeps.
+    /// For each thread, when it wakes, if it sleeps.
     until: Vec<Option<u64>>,
-    /// Of each thread that has left something out, in how many steps it falls asleep.
+    /// For each thread that has left something out, in how many steps it falls asleep.
     drowsy: Vec<Option<u32>>,
 }
 
 impl Sleepers {
-    /// So many threads, all of them awake.
+    /// This many threads, all awake.
     pub(super) fn new(threads: usize, sleep: Option<Sleep>, omission: Option<Omission>) -> Self {
         Self { sleep, omission, ticks: 0, until: vec![None; threads], drowsy: vec![None; threads] }
     }
@@ -107,12 +106,12 @@ impl Sleepers {
         self.until[thread].is_some()
     }
 
-    /// `thread` wakes, if it sleeps.
+    /// Wakes `thread`, if it sleeps.
     pub(super) fn wake(&mut self, thread: usize) {
         self.until[thread] = None;
     }
 
-    /// Before a step of `thread`: who has slept long enough, and wakes.
+    /// Before a step of `thread`: a thread that has slept long enough, and wakes.
     pub(super) fn next_awake(&mut self, thread: usize, step: Step, at: Place, random: &mut StdRng) -> Option<usize> {
         self.ticks += if step == Step::Wait { WAIT_TICKS } else { 1 };
         let mut asleep = (0..self.until.len()).filter(|other| *other != thread).filter_map(|other| Some((other, self.until[other]?)));
@@ -124,7 +123,7 @@ impl Sleepers {
         Some(woken)
     }
 
-    /// Before a step of `thread`: whether it falls asleep instead.
+    /// Whether `thread` falls asleep instead of taking its step.
     pub(super) fn falls_asleep(&mut self, thread: usize, at: Place, random: &mut StdRng) -> bool {
         let Some(Sleep { beds, at_omission, .. }) = &self.sleep else { return false };
         let is_near = || self.omission.as_ref().is_some_and(|omission| omission.is_near(at, LINES));

@@ -1,5 +1,5 @@
-//! The store under test: single writes, swaps, merges, batches, transactions, scans, cursors, snapshots, and now and then a namespace that is cleared or
-//! loaded, or everything put elsewhere.
+//! The store under test: single writes, swaps, merges, batches, transactions, scans, cursors and snapshots; occasionally a namespace is cleared or loaded, or
+//! everything is relocated.
 
 use super::history::{Operation, Returned};
 use super::target::{Index, Mood, Target, World};
@@ -82,13 +82,13 @@ impl Live {
         registers_of(world, direction, found)
     }
 
-    /// Makes a register what it is to be, by a merge; what it was.
+    /// Changes a register to a value by a merge, and returns the previous value.
     fn merge(&self, key: &[u8], to: u64) -> Result<u64, Error> {
         let was = Arc::new(AtomicU64::new(0));
         let seen = was.clone();
         let operator = move |old: Option<&[u8]>| {
             let old = old.map_or(Ok(0), |old| payload(old).map_err(|broken| format!("{broken:?}")))?;
-            // The last time counts.
+            // Only the last call counts.
             seen.store(old, Ordering::Relaxed);
             Ok(value(to))
         };
@@ -96,7 +96,7 @@ impl Live {
         Ok(was.load(Ordering::Relaxed))
     }
 
-    /// Sets registers if there is nothing; whether it has.
+    /// Sets registers if all are absent, and returns whether it did.
     fn load(&self, world: &World, (from, to): (usize, usize), payload: u64) -> Result<bool, Error> {
         match self.space.load((from..to).map(|register| (key(world, register), payload.to_le_bytes().to_vec()))) {
             Ok(_) => Ok(true),
@@ -105,7 +105,7 @@ impl Live {
         }
     }
 
-    /// All entries of a snapshot, which must be the same the second time, key by key.
+    /// All entries of a snapshot. A second reading, key by key, must return the same.
     fn look(&self, world: &World, direction: Direction) -> Result<Vec<(usize, u64)>, Broken> {
         let failed = || Broken::by(RULE);
         let snapshot = self.store.snapshot().map_err(failed())?;
@@ -131,8 +131,8 @@ impl Live {
         }
     }
 
-    /// Reads some registers and sets others, in a serializable transaction; what it has read, and whether it was committed. Registers that follow each other
-    /// are read by a scan; and behind a savepoint all are set to what nobody writes, and that is taken back.
+    /// Reads some registers and sets others in a serializable transaction. Returns what it has read, and whether it was committed. Consecutive registers are
+    /// read by a scan. After a savepoint all registers are set to a value that no call writes, and rolled back.
     fn transact(&self, world: &World, reads: &[usize], changes: &[(usize, u64)]) -> Result<(Vec<u64>, bool), Error> {
         let mut transaction = self.store.begin(Isolation::Serializable)?;
         let mut found = Vec::new();
@@ -140,7 +140,7 @@ impl Live {
             [first, .., last] if reads.windows(2).all(|pair| pair[0] + 1 == pair[1]) => {
                 found.resize(reads.len(), 0);
                 let visit = |key_found: &[u8], value: &[u8]| {
-                    // A key that was not asked for is taken for the first: what it holds does not fit there.
+                    // A key that was not asked for counts as the first: its value does not fit there.
                     let place = reads.iter().position(|register| key(world, *register) == key_found).unwrap_or(0);
                     found[place] = payload(value).unwrap_or(u64::MAX);
                     ControlFlow::Continue(())
@@ -163,7 +163,7 @@ impl Live {
         let (before, after) = changes.split_at(changes.len() / 2);
         before.iter().try_for_each(|change| set(&mut transaction, *change))?;
         let savepoint = transaction.savepoint();
-        // What nobody is to see.
+        // No thread may see this.
         changes.iter().try_for_each(|(register, _)| set(&mut transaction, (*register, u64::MAX)))?;
         transaction.rollback_to(&savepoint);
         transaction.release(savepoint);
@@ -175,7 +175,7 @@ impl Live {
         }
     }
 
-    /// Removes a key and asks whether it was left alone: it was not, whether it was there before or came and went.
+    /// Removes a key, checks that a watcher learns of it, and returns whether the key was there. If not, it may have come and gone since the snapshot.
     fn remove_watched(&self, key: &[u8]) -> Result<bool, Failure> {
         let before = self.store.snapshot()?;
         let was_there = self.space.delete(key)?;
@@ -185,7 +185,7 @@ impl Live {
         Ok(was_there)
     }
 
-    /// Reads and sets registers, until somebody loads.
+    /// Reads and sets registers, until another thread loads.
     fn act(&self, world: &World, acts: &[(usize, Option<u64>)]) -> Result<Returned, Failure> {
         let acts: Vec<_> = acts.iter().map(|(register, to)| (key(world, *register), to.map(value))).collect();
         fn act((key, to): &(Vec<u8>, Option<Option<Vec<u8>>>)) -> (&[u8], Act<'_>) {
@@ -224,7 +224,7 @@ impl Live {
                 Returned::Were(values.iter().map(|value| value.as_deref().map_or(Ok(0), payload)).collect::<Result<_, _>>()?)
             }
             Operation::Insert(register, to) => {
-                // As a swap of nothing for something: what was there instead is not told.
+                // Like a swap of absent for a value: the value that is present instead is not returned.
                 Returned::Changed(self.space.insert(&key(world, *register), &to.to_le_bytes())?)
             }
             Operation::Upsert(register, to) => {
@@ -321,7 +321,7 @@ impl Target for Store {
             focus: focus.to_vec(),
         };
         let capacity = Index::<[u8]>::named(self.index).capacity();
-        // Batches fill it, and what they have written is not durable yet when others divide it.
+        // Batches fill it, and their writes are not durable yet when other threads divide it.
         let filling = world("a leaf with two free slots", capacity + 2, capacity - 2, false, &[0, capacity - 2, capacity - 1, capacity, capacity + 1]);
         vec![world("empty", 8, 0, false, &[]), world("one leaf", 8, 4, true, &[]), world("two leaves", 8, 8, false, &[]), filling]
     }
@@ -362,7 +362,7 @@ impl Target for Store {
                 false => Operation::Clear,
             },
             0..3 => {
-                // What others put there is not known here; what was there at first is, and absence.
+                // What others put there is not known here; the initial value is, and absence.
                 let expected = if random.random() { 0 } else { initial(world, register) };
                 Operation::Swap(register, expected, to(random))
             }
@@ -376,7 +376,7 @@ impl Target for Store {
                 }
                 match way {
                     3..6 => Operation::Batch(changes),
-                    // Write skew needs that somebody reads what he does not write.
+                    // Write skew requires a transaction that reads what it does not write.
                     way if random.random() => {
                         Operation::Transact((0..way - 5).map(|_| mood.pick(random)).collect(), changes.into_iter().take(way as usize - 5).collect())
                     }
@@ -401,7 +401,7 @@ impl Target for Store {
 
     fn apply(&self, live: &Live, world: &World, operation: &Operation) -> Result<Returned, Broken> {
         match live.try_apply(world, operation) {
-            // Somebody loads.
+            // Another thread loads.
             Err(Failure::Store(Error::Loading { .. })) => Ok(Returned::Refused),
             Err(Failure::Store(error)) => Err(Broken::by(RULE)(error)),
             Err(Failure::Broken(broken)) => Err(broken),
@@ -437,7 +437,7 @@ impl Target for Store {
     }
 }
 
-/// What a register holds before anybody writes.
+/// The initial value of a register.
 fn initial(world: &World, register: usize) -> u64 {
     let set = |operation: &Operation| match operation {
         Operation::Upsert(other, payload) if *other == register => Some(*payload),

@@ -50,7 +50,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// Threads are named by letters, and so is what they write: `b3` is the third value of thread b.
+/// Threads are named by letters, and their payloads after them: `b3` is the third value of thread b.
 pub(super) fn name(thread: usize) -> char {
     char::from(b'a' + thread as u8 % 26)
 }
@@ -60,9 +60,9 @@ pub(super) fn name(thread: usize) -> char {
 pub struct Violation {
     /// The rule.
     pub broken: Broken,
-    /// What was under test, and where it started from.
+    /// What was under test, and its start.
     pub subject: String,
-    /// What was there before: keys by number, and payloads.
+    /// The initial content: keys by number, and payloads.
     pub initial: Vec<(usize, u64)>,
     /// What was done before the threads started.
     pub prelude: String,
@@ -70,11 +70,11 @@ pub struct Violation {
     pub plan: Vec<String>,
     /// How the schedule was chosen.
     pub strategy: String,
-    /// What happened, as far as the violation.
+    /// The events up to the violation.
     pub events: Vec<String>,
-    /// The image recovered, if it was one.
+    /// The recovered image, if there was one.
     pub image: Option<String>,
-    /// The command that shows it again.
+    /// The command that reproduces it.
     pub replay: String,
 }
 

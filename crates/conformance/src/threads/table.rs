@@ -1,13 +1,13 @@
-//! The allocator under test: a table of links to blocks, of which each thread replaces its own and reads all.
+//! The allocator under test: a table of links to blocks. Each thread replaces its own links and reads all.
 //!
 //! ```text
 //! root block   link | link | ...                       one for each register
 //! block        number of words | payload | payload ...
 //! ```
 //!
-//! Blocks of several sizes are allocated by one thread, read by others under an epoch, retired, and may come back to any thread. A reader finds a block by a
-//! mirror of the link in DRAM, which its owner sets when the link is durable: what it reads must be one payload throughout, or the block was reused under its
-//! feet. Protocol of a change: 1. fill and seal a block; 2. store its link, persist: the commit point; 3. set the mirror; 4. retire the block that was there.
+//! One thread allocates blocks of several sizes, others read them under an epoch, and any thread may reuse retired blocks. A reader finds a block through a
+//! mirror of the link in DRAM, which its owner sets when the link is durable. All words it reads must hold one payload, or the block was reused meanwhile.
+//! Protocol of a change: 1. fill and seal a block; 2. store its link, persist: the commit point; 3. set the mirror; 4. retire the old block.
 
 use super::history::{Operation, Returned};
 use super::target::{Mood, Target, World};
@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 /// See the module documentation.
 pub struct Table;
 
-/// Links in a root block, and threads that own each a share of them.
+/// Links in a root block; each thread owns a share of them.
 const REGISTERS: usize = 16;
 const OWNERS: usize = 4;
 const ROOT: &str = "table";
@@ -58,7 +58,7 @@ impl Live {
         block(&self.pool, link)
     }
 
-    /// The payload of a block, all of whose words hold it.
+    /// The payload of a block; all its words hold it.
     fn payload(&self, link: u64) -> Result<u64, Broken> {
         let Some(words) = self.block(link).map_err(Broken::by(RULE))? else { return Ok(0) };
         let held: Vec<u64> = words[1..].iter().map(Word::get).collect();
@@ -105,7 +105,7 @@ impl Live {
     }
 }
 
-/// The words of the block that a link names, whose first says how many there are.
+/// The words of the block that a link names; the first holds their number.
 fn block(pool: &Pool<Crash>, link: u64) -> Result<Option<&[Word]>, Error> {
     if link == 0 {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What can be under test: something in a pool that behaves like a row of registers.
+//! The structures that can be under test: anything in a pool that behaves like a row of registers.
 
 use super::history::{Operation, Returned};
 use crate::crash::index::{IndexChange, capacity_of, starts};
@@ -16,26 +16,26 @@ use std::sync::Arc;
 /// A state to start from.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// For people.
+    /// The name shown to users.
     pub name: &'static str,
     /// The key of each register, ascending.
     pub keys: Vec<u32>,
-    /// How to get there from nothing.
+    /// The calls that lead there from an empty structure.
     pub setup: Vec<Operation>,
     /// Whether the pool is closed cleanly before.
     pub closed: bool,
-    /// What is done when it has been opened again, before the threads start: what is volatile gets into a state of its own.
+    /// Calls made after it is opened again, before the threads start: they bring the volatile parts into a state of their own.
     pub opening: Vec<Operation>,
-    /// Registers that the calls speak of, where those bring about something rare. If there are none: any, some neighbours in each schedule.
+    /// Registers that the calls use, where these provoke something rare. If empty, each schedule uses some neighbouring registers.
     pub focus: Vec<usize>,
 }
 
-/// What a thread rather does.
+/// The preferences of a thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Mood<'a> {
     /// Number of the thread.
     pub thread: usize,
-    /// The registers it speaks of, ascending.
+    /// The registers that it uses, ascending.
     pub registers: &'a [usize],
     /// How many of eight calls read.
     pub reads: u32,
@@ -44,9 +44,9 @@ pub struct Mood<'a> {
 }
 
 impl<'a> Mood<'a> {
-    /// A mood for a thread that speaks of `registers`.
+    /// Draws a mood for a thread that uses `registers`.
     pub(super) fn draw(thread: usize, registers: &'a [usize], random: &mut StdRng) -> Self {
-        // Threads that fill and threads that empty let leaves split and merge under each other's feet; those that read see it.
+        // Threads that fill and threads that empty make leaves split and merge while other threads read them.
         Self { thread, registers, reads: [0, 1, 3, 6][random.random_range(0..4usize)], removes: [1, 3, 5, 7][random.random_range(0..4usize)] }
     }
 
@@ -64,15 +64,15 @@ impl<'a> Mood<'a> {
     }
 }
 
-/// A kind of thing that can be under test.
+/// A kind of structure that can be under test.
 pub trait Target: Send + Sync + 'static {
-    /// One of them, in its pool.
+    /// An open structure, in its pool.
     type Live: Send + Sync + 'static;
 
-    /// Name by which it is chosen.
+    /// Name by which it is selected.
     fn name(&self) -> String;
 
-    /// Whether it outlives a crash.
+    /// Whether it survives a crash.
     fn is_persistent(&self) -> bool {
         true
     }
@@ -90,53 +90,53 @@ pub trait Target: Send + Sync + 'static {
     /// Where runs start from.
     fn worlds(&self) -> Vec<World>;
 
-    /// Makes one in an empty pool.
+    /// Creates a structure in an empty pool.
     ///
     /// # Errors
-    /// Why it cannot be made.
+    /// If it cannot be created.
     fn create(&self, pool: Arc<Pool<Crash>>) -> Result<Self::Live, Broken>;
 
-    /// Opens it again, recovering it by so many threads if need be.
+    /// Opens it again, recovering it with `threads` threads if necessary.
     ///
     /// # Errors
-    /// Why it cannot be opened.
+    /// If it cannot be opened.
     fn open(&self, pool: Arc<Pool<Crash>>, threads: usize) -> Result<Self::Live, Broken>;
 
-    /// Closes it, and its pool.
+    /// Closes it and its pool.
     ///
     /// # Errors
-    /// Why it cannot be closed.
+    /// If it cannot be closed.
     fn close(&self, live: Self::Live) -> Result<(), Broken>;
 
-    /// Makes a call up, of `world`, and with `payload` as what it writes.
+    /// Generates a call of `world` that writes `payload`.
     fn draw(&self, world: &World, mood: &Mood<'_>, payload: u64, random: &mut StdRng) -> Operation;
 
     /// Makes a call.
     ///
     /// # Errors
-    /// Where there should be none.
+    /// If the call fails but must not.
     fn apply(&self, live: &Self::Live, world: &World, operation: &Operation) -> Result<Returned, Broken>;
 
-    /// What all registers hold, after every check that it has of its own. No call is under way.
+    /// The values of all registers, after all of its own checks have passed. No call is under way.
     ///
     /// # Errors
-    /// What a check has found.
+    /// If a check fails.
     fn content(&self, live: &Self::Live, world: &World) -> Result<Vec<u64>, Broken>;
 
     /// Compares what is reachable with what is allocated. No call is under way.
     ///
     /// # Errors
-    /// What is leaked, or used twice.
+    /// If anything is leaked or used twice.
     fn audit(&self, live: &Self::Live) -> Result<(), Broken>;
 }
 
-/// A world of an index: where it starts from, what is done then, and the keys to be spoken of.
+/// A world of an index: its start, the later changes, and the keys of the calls.
 struct Scene {
     start: Start<IndexChange>,
     opening: Vec<Change>,
-    /// Keys that the calls speak of; of any, if there are none.
+    /// Keys that the calls use; if empty, any keys.
     focus: Vec<u32>,
-    /// Keys that some call speaks of besides.
+    /// More keys, used by some calls.
     others: Vec<u32>,
 }
 
@@ -152,7 +152,7 @@ impl From<Start<IndexChange>> for Scene {
     }
 }
 
-/// What is in a leaf.
+/// The fill of a leaf.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fill {
     /// Nothing: it has been merged with a neighbour.
@@ -176,7 +176,7 @@ impl<K: Class + ?Sized> Index<K> {
     /// The index of that name.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     pub fn named(name: &str) -> Self {
         Self::all().into_iter().find(|index| index.entry.name == name).expect("an index of the registry")
     }
@@ -185,17 +185,17 @@ impl<K: Class + ?Sized> Index<K> {
         capacity_of(&self.entry)
     }
 
-    /// Some leaves: full ones, which the next insertion splits, and half full ones, which removals merge.
+    /// Some leaves: full ones, which the next insertion splits, and half-full ones, which removals merge.
     fn leaves(&self, name: &'static str, count: u32, is_full: &dyn Fn(u32) -> bool) -> Start<IndexChange> {
         let half = self.capacity() as u32 / 2;
         let keys = 1..=count * half;
-        // Ascending, each split leaves half a leaf behind.
+        // In ascending order, each split leaves half a leaf behind.
         let mut changes: Vec<Change> = keys.clone().map(|number| Change::Put(number * 10, u64::from(number))).collect();
         changes.extend(keys.filter(|number| is_full((number - 1) / half)).map(|number| Change::Put(number * 10 + 2, u64::from(number))));
         Start::new(name, changes.into_iter().map(IndexChange::Key).collect(), [5, 10, 20, 30])
     }
 
-    /// Nodes of the router that the next split of a leaf splits, one above the other. A router of four children that is made anew has three in each node.
+    /// Nodes of the router, one above the other, that the next split of a leaf splits. A router of four children that is rebuilt has three in each node.
     fn full_nodes(&self, name: &'static str, nodes: u32) -> Scene {
         let half = self.capacity() as u32 / 2;
         let in_the_middle_of = |node: u32| (3 * node + 1) * half + 1;
@@ -203,24 +203,25 @@ impl<K: Class + ?Sized> Index<K> {
         Scene::new(self.leaves(name, 3 * nodes, &|_| true), opening)
     }
 
-    /// Nodes of the router that the next merger of leaves merges with their neighbours, until the root has one child and goes.
+    /// Nodes of the router that the next merge of leaves merges with their neighbours, until the root has one child and is removed.
     fn sparse_nodes(&self, name: &'static str, nodes: u32) -> Scene {
         let half = self.capacity() as u32 / 2;
         let keys = 1..=3 * nodes * half;
         let changes = keys.map(|number| IndexChange::Key(Change::Put(number * 10, u64::from(number)))).collect();
-        // Of three leaves that are half full, the first two become one, half full again.
+        // Of three half-full leaves, the first two become one, which is half full again.
         let first_of = |node: u32| 3 * node * half + 1;
         let opening = (0..nodes).flat_map(|node| (0..half).map(move |number| Change::Delete((first_of(node) + number) * 10))).collect();
         Scene::new(Start::new(name, changes, [5, 10, 20, 30]), opening)
     }
 
-    /// Leaves, three to a node of a router of four children, of which one is a removal away from being merged, with all that follows from it; each full one is
-    /// an insertion away from being split. The calls are those, and reads of what is there.
+    /// Leaves, three to a node of a router of four children. One is a removal away from being merged, with all consequences; each full one is an insertion away
+    /// from being split. The calls do just that, and read what is there.
     fn brink(&self, name: &'static str, leaves: &[Fill], removed: u32) -> Scene {
         let (half, count) = (self.capacity() as u32 / 2, leaves.len() as u32);
         let numbers = |leaf: u32| leaf * half + 1..=(leaf + 1) * half;
         let with = |fill: Fill| (0..count).filter(move |leaf| leaves[*leaf as usize] == fill);
-        // Ascending, each split leaves half a leaf behind; the last leaf has one more. That goes, unless the leaf is to be full: removals take room in some.
+        // In ascending order, each split leaves half a leaf behind; the last leaf has one more key. It goes, unless the leaf is to be full: removals need room
+        // in some.
         let one_more = count * half + 1;
         let mut changes: Vec<Change> = (1..=one_more).map(|number| Change::Put(number * 10, u64::from(number))).collect();
         let last_is_full = leaves.last() == Some(&Fill::Full);
@@ -235,15 +236,15 @@ impl<K: Class + ?Sized> Index<K> {
         Scene { focus, ..Scene::new(Start::new(name, changes.into_iter().map(IndexChange::Key).collect(), [5, 10, 20, 30]), opening) }
     }
 
-    /// States one or two calls away from what is rare otherwise.
+    /// States one or two calls away from events that are otherwise rare.
     fn brinks(&self) -> Vec<Scene> {
         use Fill::{Full, Gone, Half, One};
-        // The first node is left with one leaf, and merged with the second; if there is no other, the root goes.
+        // The first node keeps one leaf, and is merged with the second; if there is no other, the root is removed.
         let sparse = [Gone, One, Full, Full, Half, Gone];
-        // The last node, alone under its parent, gets a neighbour; the parent goes, and the root. The next split of the first node takes the root's number.
+        // The last node, alone under its parent, gets a neighbour; the parent and the root go. The next split of the first node takes the root's number.
         let lonely = [Gone, Gone, Full, Full, Half, Gone, Half, Half, Half, Half];
         let mut again = self.brink("a root whose number is used again", &lonely, 9);
-        // The first node is full already: of its four leaves, the next split of the third splits it. Who looks in its other half, or in the next node, sees it.
+        // The first node is full: of its four leaves, the next split of the third splits it. Lookups in its other half, or in the next node, see this.
         let [removed, there, absent, _, split] = again.focus[..] else { unreachable!("two leaves are full") };
         again.opening.push(Change::Put(absent, 1));
         again.focus = vec![removed, there, split, (6 * self.capacity() as u32 / 2 + 1) * 10];
@@ -260,13 +261,13 @@ impl<K: Class + ?Sized> Index<K> {
         ]
     }
 
-    /// Parents of a packed router, which begin with two leaves each and have room for four. All but the first are full. So is a leaf of the second, whose split
-    /// makes the router build its nodes anew; the last leaf, whose split adds a parent; and one of the first parent, which has room.
+    /// Parents of a packed router, which begin with two leaves each and have room for four. All but the first are full. So are three leaves: one of the second
+    /// parent, whose split makes the router rebuild its nodes; the last, whose split adds a parent; and one of the first parent, which has room.
     fn full_parents(&self, name: &'static str) -> Scene {
         let half = self.capacity() as u32 / 2;
         let mut scene = self.brink(name, &[Fill::Full; 6], 5);
         let (first, last) = (|leaf: u32| (leaf * half + 1) * 10, |leaf: u32| (leaf + 1) * half * 10);
-        // Above all others in its leaf, of which each half of the parts gets a half.
+        // Above all other keys of their leaves; each half of a split leaf gets half of the entries.
         let splitting = (2..6).map(|leaf| last(leaf) + 5);
         let between = [1, 3, 4, 6];
         let lower = between.iter().take(half as usize).map(|more| first(2) + more);
@@ -278,8 +279,8 @@ impl<K: Class + ?Sized> Index<K> {
         scene
     }
 
-    /// Parents of a packed router, which begin with two leaves each, when they have lost two leaves of ten: each of the next two mergers, which take a removal
-    /// each, makes the router build its nodes anew. Then the first array is in use again, with other leaves under its parents, two of which the calls read.
+    /// Parents of a packed router, which begin with two leaves each, after they have lost two leaves of ten. Each of the next two merges takes a removal, and
+    /// makes the router rebuild its nodes. Then the first array is in use again, with other leaves under its parents; the calls read two of these.
     fn two_rebuilds(&self, name: &'static str) -> Scene {
         use Fill::{Full, Gone, Half, One};
         let half = self.capacity() as u32 / 2;
@@ -288,8 +289,8 @@ impl<K: Class + ?Sized> Index<K> {
         Scene { focus: vec![last(0), first(2), last(3), first(5)], ..self.brink(name, &leaves, 0) }
     }
 
-    /// Nothing, and enough keys for a bulk load that fills a node of four children, and for the last of its leaves to be split. The calls are the load, of all
-    /// keys up to the first of the focus, and those that split that leaf.
+    /// Empty, with enough keys for a bulk load that fills a node of four children, and for a split of the last of its leaves. The calls are the load, of all
+    /// keys up to the first of the focus, and the inserts that split that leaf.
     fn much_to_load(&self, name: &'static str) -> Scene {
         let (full, loaded) = (self.capacity() as u32, (self.capacity() as u32 * 3 / 4).max(1));
         let keys = |numbers: std::ops::RangeInclusive<u32>| numbers.map(|number| number * 10 + 1).collect::<Vec<_>>();
@@ -317,7 +318,7 @@ impl<K: Class + ?Sized> Target for Index<K> {
     }
 
     fn weight(&self) -> u64 {
-        // The worlds grow with the leaves, and so does what a check of one reads.
+        // Larger leaves make larger worlds, and a check reads more.
         (self.capacity() as u64).pow(2).div_ceil(16)
     }
 
@@ -325,7 +326,7 @@ impl<K: Class + ?Sized> Target for Index<K> {
         if self.capacity() > 4 { 2 << 20 } else { 256 << 10 }
     }
 
-    /// The starts of the crash suites, and more for small leaves; between any two keys there is room for one more.
+    /// The starts of the crash suites, and more for small leaves. Between any two keys there is room for one more.
     fn worlds(&self) -> Vec<World> {
         let mut starts = starts(self.capacity());
         starts.retain(|start| !start.equal_payloads && !start.changes.is_empty());
@@ -341,7 +342,7 @@ impl<K: Class + ?Sized> Target for Index<K> {
             scenes.extend(self.brinks());
         }
         let world = |Scene { start, opening, focus, others }: Scene| {
-            // The index is there when the setup begins.
+            // The index exists when the setup begins.
             let changes = start.changes.iter().filter_map(|change| if let IndexChange::Key(change) = change { Some(*change) } else { None });
             let number = |change: Change| match change {
                 Change::Put(key, _) | Change::Delete(key) => key,
@@ -381,7 +382,7 @@ impl<K: Class + ?Sized> Target for Index<K> {
             match (world.focus.is_empty(), mood.thread) {
                 (true, _) if random.random_ratio(1, 16) => return Operation::Load(*from, last + 1, payload),
                 (false, 0) if random.random() => return Operation::Load(0, from + 1, payload),
-                // What is read and removed besides changes nothing.
+                // Additional reads and removals would make no difference.
                 (false, _) => return Operation::Upsert(register, payload),
                 _ => {}
             }

@@ -1,4 +1,4 @@
-//! The crash checker, checked: it passes a structure known to be right and fails each one known to be wrong.
+//! Tests of the crash checker itself: it passes a structure known to be correct and fails each one known to be wrong.
 
 use everleaf_conformance::crash::{
     Applied, Case, Index, OPERATIONS_MAX, Options, Promise, Report, Start, Violation, World, controls, every_crash, list, profile, suites,
@@ -44,7 +44,7 @@ fn what_papers_print_passes_once_it_is_mended() {
     }
 }
 
-/// A sequence that no case spells, which a worker comes to after a few steps: what takes a worker away is no clean run.
+/// A sequence that no case encodes, which a worker reaches after a few steps. A worker that stops early must not count as a clean run.
 #[test]
 fn a_worker_that_panics_is_noticed() {
     let options = Options { operations: OPERATIONS_MAX + 1, depth: 0, lives: 0, ..Options::default() };
@@ -113,7 +113,7 @@ fn tells(violation: &Violation, parts: &[&str]) {
 fn a_story_tells_what_was_done_kept_and_lost_and_what_recovery_did_and_the_life_after_it() {
     let suite = suites().into_iter().find(|suite| suite.name() == "wb-128/u64").expect("a small index");
     let sites = profile(&*suite, &Options::default(), 1).sites();
-    // Of a repair: that it is not durable shows only if there is another crash.
+    // A place in a repair: only another crash shows that it is not durable.
     let lines: Vec<_> = include_str!("../../../index/src/selective/leaf/wb.rs").lines().collect();
     let line = 1 + lines.iter().rposition(|line| line.contains("pm.persist(self.array())")).expect("a repair");
     let is_repair = |site: &everleaf_pmem::Site| site.verb == Verb::Flush && site.place.file().ends_with("leaf/wb.rs") && site.place.line() as usize == line;
@@ -124,7 +124,7 @@ fn a_story_tells_what_was_done_kept_and_lost_and_what_recovery_did_and_the_life_
         let violation = report.violation.expect("a flush is missed");
         println!("{violation}");
         assert!(violation.setup.len() + violation.steps.len() <= 5, "{violation}");
-        // The operations, the mistake in the middle of them, the names of what was stored to, the crash, recovery.
+        // The operations, the mistake among them, the source text of the stores, the crash, and the recovery.
         tells(&violation, &violation.steps.iter().map(|step| &**step).collect::<Vec<_>>());
         tells(
             &violation,
@@ -134,7 +134,7 @@ fn a_story_tells_what_was_done_kept_and_lost_and_what_recovery_did_and_the_life_
         tells(&violation, &["what was done after the crash:\n  the pool is opened and recovered", "\n    store 0x"]);
         tells(&violation, &["crash 2, in the life after crash 1: crash point", "what was done after crash 2:\n  the pool is opened and recovered"]);
         tells(&violation, &[&format!("--site {}:{}:{} --verb flush --act drop", site.place.file(), site.place.line(), site.place.column())]);
-        // One number says all of it again.
+        // The case number alone reproduces all of it.
         let (world, case) = named(&violation);
         assert_eq!(world, suite.name());
         let again = suite.replay(case, &options).violation.expect("it replays");
@@ -174,12 +174,12 @@ fn states_of_unreachable_blocks_change_nothing() {
     assert!(full.checked > short.checked, "the shortcut leaves nothing out");
 }
 
-/// Every crash point of more than a few images undecided.
+/// Shows every crash point of more than a few images undecided.
 fn undecided(life: CrashOptions) -> CrashOptions {
     CrashOptions { images_max: 3, lazy_runs_max: 1 << 20, ..life }
 }
 
-/// A world that notes what it holds whenever somebody looks.
+/// A world that notes its content at each reading.
 struct Noted<W: World> {
     world: W,
     contents: Mutex<BTreeSet<String>>,
@@ -241,7 +241,7 @@ fn undecided_images_lead_to_what_decided_ones_lead_to() {
     fn compare<W: World>(world: impl Fn() -> W) {
         let with = |life| {
             let world = Arc::new(Noted { world: world(), contents: Mutex::default() });
-            // Whoever uses what was recovered stores to lines that nobody has read, and has to decide all there is.
+            // Using what was recovered stores to lines that have not been read, and so has to decide all of them.
             let options = Options { operations: 2, depth: 0, lives: 0, follow_up_every: u64::MAX, life, ..Options::default() };
             let report = every_crash(&world, &options);
             println!("{}: {report}", world.name());
@@ -249,7 +249,7 @@ fn undecided_images_lead_to_what_decided_ones_lead_to() {
             let contents = std::mem::take(&mut *world.contents.lock().expect("no panic in there"));
             (contents, report)
         };
-        // Sets of stores in blocks that nobody can reach have too many states to show them all.
+        // Sets of stores in unreachable blocks have too many states to show them all.
         let in_full = CrashOptions { images_max: 1 << 16, ..CrashOptions::default() };
         let (eager, _) = with(in_full.clone());
         let (lazy, undecided) = with(undecided(in_full));

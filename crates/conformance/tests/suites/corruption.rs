@@ -10,8 +10,8 @@ fn every<K: Class + ?Sized>() {
         let name = entry.name;
         let outcomes = corruption(entry, 150, if is_on_another_router(name) { 150 } else { 1000 });
         println!("{name}, {} keys: {outcomes}", K::NAME);
-        // Where a bitmap, a count, or a value of 0 says which entries there are, another one may take some away, and nothing else tells. In wB+-Tree a slot
-        // array tells, but for as long as its bit says that it counts; and of a list the number that it had when it was closed, if that is not damaged, too.
+        // Where a bitmap, a count, or a value of 0 says which entries exist, damage to it may hide some, and nothing else shows this. In wB+-Tree a slot array
+        // shows it, but only while its bit says that it counts. In a list, the number of entries noted at the close shows it, unless that is damaged too.
         let unnoticed_max = match name.split('-').next() {
             Some("circ") => 2,
             Some("lb" | "lcb" | "fp" | "nv" | "wb" | "fast" | "skip") => 1,

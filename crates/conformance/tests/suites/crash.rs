@@ -5,28 +5,28 @@ use everleaf_conformance::crash::{Options, Suite, dependences, more_suites, muta
 use everleaf_pmem::{Act, CrashOptions, Fault, Profile, Site};
 use std::sync::Arc;
 
-/// Small leaves split and merge within a few operations.
+/// Enough operations that small leaves split and merge.
 fn operations(world: &str) -> usize {
     match world {
-        // It has many operations, and on its default index a test of its own for longer sequences.
+        // The store has many operations, and a separate test for longer sequences on its default index.
         "store" => 1,
-        // Each exchange is cut short in many places.
+        // Each exchange is cut short at many places.
         _ if world.starts_with("bztree") => 1,
-        // Those of integers have more images than most, and those of byte strings take five times as long.
+        // Integers of these have more images than most, and byte strings take five times as long.
         _ if world.ends_with("/bytes") && ["ever", "wb", "nv"].iter().any(|tree| world.starts_with(tree)) => 1,
-        // With integers, what is in lines of its own is in two operations.
+        // Two operations on integers cover what has lines of its own.
         _ if world.ends_with("/bytes") && ["fp-128", "-tail", "-published", "3x128", "2x192", "-s-256"].iter().any(|variant| world.contains(variant)) => 1,
         _ => 2,
     }
 }
 
-/// All worlds, but for those whose router differs in nothing that a crash could know of: transactions of the processor store a latch, in DRAM.
+/// All worlds, except those whose router differs only in ways that a crash cannot show: hardware transactions store a latch, in DRAM.
 fn worlds() -> impl Iterator<Item = Box<dyn Suite>> {
     suites().into_iter().filter(|suite| !suite.name().contains("-htm"))
 }
 
-/// Those with leaves that are not so large that everything takes long to read again for every image, each on one router: routers are in DRAM. A world that
-/// takes as long as all others together shows with one class of keys what it has to show.
+/// Worlds with leaves small enough to be read again for every image, each on one router, because routers are in DRAM. A world that takes as long as all others
+/// together runs with one class of keys only; that is enough.
 fn small_worlds() -> impl Iterator<Item = Box<dyn Suite>> {
     let small = ["-4/", "skip-2/", "p-art/", "-64", "-128", "-192", "s-256", "x128", "x192", "pool", "store"];
     assert!(small.iter().all(|small| worlds().any(|suite| suite.name().contains(small))), "a world that is called so");
@@ -41,12 +41,12 @@ fn named(names: &[&str]) -> Vec<Box<dyn Suite>> {
     found
 }
 
-/// The store on the smallest of all leaves, and on those of its default.
+/// The store on the index with the smallest leaves, and on its default index with small leaves.
 fn stores() -> Vec<Box<dyn Suite>> {
     named(&["store", "store-ever-64"])
 }
 
-/// A test each of integers, of byte strings, and of pool and store, of which two run side by side: so that each has one worker, and examines no image that
+/// One test each for integers, for byte strings, and for pool and store. Two of them run side by side, so each has one worker, and does not repeat images that
 /// another has examined.
 macro_rules! every {
     ($name:ident, $change:expr) => {
@@ -74,10 +74,10 @@ macro_rules! every {
 fn every(is_chosen: impl Fn(&str) -> bool, change: impl Fn(&str, &mut Options)) {
     let mut count = 0;
     for suite in small_worlds().filter(|suite| is_chosen(&suite.name())) {
-        // What is done after a recovery takes longest where keys are in records; of those, and of all in the long run, a part shows what there is to show.
+        // Use after recovery takes longest where keys are in records. For those, and for all in the long run, a sample is enough.
         let follow_up_every = if suite.name() == "store" || suite.name().ends_with("/bytes") { 8 } else { 2 };
         let mut options = Options { operations: operations(&suite.name()), follow_up_every, threads: 1, ..Options::default() };
-        // Its other starts are those of a test of its own.
+        // Another test covers its other starts.
         options.start = (suite.name() == "store").then(|| "filled".to_owned());
         change(&suite.name(), &mut options);
         if options.operations == 0 {
@@ -92,7 +92,7 @@ fn every(is_chosen: impl Fn(&str) -> bool, change: impl Fn(&str, &mut Options)) 
     assert!(count > 0, "hardly a world");
 }
 
-// Those of one operation are among the next.
+// The next test includes the worlds of one operation.
 every!(every_crash_of_every_short_sequence, |name, options| {
     if operations(name) == 1 {
         options.operations = 0;
@@ -103,21 +103,21 @@ every!(every_crash_in_the_recovery_from_a_crash_in_a_recovery, |name, options| {
     options.operations = 1;
     options.depth = 3;
     options.closes = true;
-    // Those of two operations have second lives above. Where keys are in records, such a life has hundreds of images.
+    // The test above gives worlds of two operations second lives. Where keys are in records, such a life has hundreds of images.
     options.lives = u32::from(operations(name) == 1);
     options.second_life_every = if name.ends_with("/bytes") { 128 } else { 64 };
 });
 
-// Recoveries are crashed above.
+// The tests above crash recoveries.
 every!(every_crash_of_a_third_life, |name, options| {
     options.operations = 1;
     options.depth = 0;
     options.lives = 2;
     options.closes = true;
-    // Byte strings take five times as long. The second life of a store has a thousand images, and each of those of which something comes as many again.
+    // Byte strings take five times as long. The second life of a store has a thousand images, and each image that is used further has as many again.
     options.second_life_every = match name {
         "store" => 2048,
-        // They have few images, of which few are chosen.
+        // These have few images, so a smaller divisor is needed to choose any.
         "roart-4/bytes" | "p-art/bytes" | "skip-2/bytes" => 16,
         name if name.ends_with("/bytes") => 1024,
         _ => 128,
@@ -130,7 +130,7 @@ every!(every_crash_with_a_cache_that_needs_no_flush, |name, options| {
     options.life.drops_flushes = true;
 });
 
-/// What one thread has flushed and not fenced, no fence of the next makes durable: neither of what it has done, nor of what it has recovered.
+/// No fence of the next thread makes durable what one thread has flushed and not fenced: neither its operations nor its recovery.
 #[test]
 fn every_crash_of_another_life_that_threads_hand_over() {
     let worlds = ["ever-64/u64", "isle-128/u64", "isle-128/bytes", "fp-192/u64", "lb-2x128/u64", "nv-128/u64", "wb-128/u64", "fast-fair-128/u64", "pool"];
@@ -143,7 +143,7 @@ fn every_crash_of_another_life_that_threads_hand_over() {
     }
 }
 
-/// A shutdown behind an operation, and an operation behind a shutdown: from a start that was open, and one that was closed.
+/// A shutdown after an operation, and an operation after a shutdown: from a start that was open, and one that was closed.
 #[test]
 fn every_crash_of_a_shutdown_beside_an_operation() {
     for suite in named(&["ever-64/u64", "isle-128/u64", "nv-128/u64", "pool"]) {
@@ -157,7 +157,7 @@ fn every_crash_of_a_shutdown_beside_an_operation() {
     }
 }
 
-/// All that a store does, from each of its starts; where it is new, what makes it.
+/// All operations of a store, from each of its starts; for an empty one, its creation.
 #[test]
 fn every_crash_of_a_write_to_a_store_from_each_start() {
     for suite in stores() {
@@ -172,8 +172,8 @@ fn every_crash_of_a_write_to_a_store_from_each_start() {
     }
 }
 
-/// What the second write has left behind, such as a tombstone or a slot that served, is there when the third one is cut short. A sample of the images, where
-/// there are many.
+/// What the second write has left, such as a tombstone or a used slot, is there when the third one is cut short. Where there are many images, a sample is
+/// shown.
 #[test]
 fn every_crash_of_three_writes_to_a_store() {
     let store = named(&["store-ever-64"]).remove(0);
@@ -185,7 +185,7 @@ fn every_crash_of_three_writes_to_a_store() {
     assert!(report.checked > 100_000, "hardly an image");
 }
 
-/// What a full pool refuses has not happened in part, every image opens, and removals go on, as every second one shows.
+/// In a full pool, refused writes have not happened even in part, every image opens, and removals still work, as every second image shows.
 #[test]
 fn every_crash_of_stores_in_full_pools() {
     for suite in named(&["store-full-ever-64", "store-full-nv-128", "store-full-isle-128"]) {
@@ -200,8 +200,8 @@ fn every_crash_of_stores_in_full_pools() {
     }
 }
 
-/// In the domain `msync` large values need a flush as all others do, and an entry is published with its record, which is not fenced before. Of Ever, stages
-/// publish there.
+/// In the domain `msync` large values need a flush as all others do, and an entry is published with its record, without a fence in between. Ever publishes
+/// stages there.
 #[test]
 fn every_crash_where_a_device_is_waited_for() {
     let life = CrashOptions { awaits_device: true, ..CrashOptions::default() };
@@ -224,7 +224,7 @@ fn every_crash_where_a_device_is_waited_for() {
 #[test]
 fn states_of_unreachable_blocks_change_nothing() {
     for suite in named(&["isle-128/u64", "isle-128/bytes", "lb-2x128/u64", "pool", "store"]) {
-        // Of a store a sample of its many states is shown.
+        // For a store, a sample of its many states is shown.
         let (start, images_max) = if suite.name() == "store" { (Some("empty".to_owned()), 1 << 7) } else { (None, 1 << 13) };
         let with = |hidden_in_full| {
             let life = CrashOptions { hidden_in_full, images_max, ..CrashOptions::default() };
@@ -243,9 +243,9 @@ fn sampled_crashes_of_long_sequences() {
     let life = CrashOptions { images_max: 32, sample_count: 4, ..CrashOptions::default() };
     let options = Options { life, sequences: 1, random: 45, follow_up_every: 8, closes: true, seed: 0x5eed, ..Options::default() };
     for (number, suite) in worlds().enumerate() {
-        // A step of a store takes as many crash points as a hundred of an index.
+        // A step of a store has as many crash points as a hundred of an index.
         let random = if suite.name() == "store" { options.random / 10 } else { options.random };
-        // Each from another start.
+        // Each world begins from a different start.
         let seed = options.seed + number as u64;
         let report = suite.sampled(&Options { random, seed, ..options.clone() });
         println!("{}, seed {seed:#x}: {report}", suite.name());
@@ -254,7 +254,7 @@ fn sampled_crashes_of_long_sequences() {
     }
 }
 
-/// What relies on the order of stores within a line, of which `cargo xtask crash lines` makes a list, are ordered stores.
+/// Where the source relies on the order of stores within a line (`cargo xtask crash lines` lists these places), it uses ordered stores.
 #[test]
 fn only_ordered_stores_rely_on_earlier_ones_to_their_line() {
     let suites = named(&["isle-128/u64", "lb-2x192/u64", "fp-192/u64", "nv-192/u64", "wb-128/u64"]);
@@ -264,21 +264,21 @@ fn only_ordered_stores_rely_on_earlier_ones_to_their_line() {
         report.assert_clean();
     });
     println!("{found:#?}");
-    // Entries of wB+-Tree have a word of their own that counts them, and nothing else in its line.
+    // wB+-Tree counts its entries in a word of their own, with nothing else in its line.
     for file in ["isle.rs", "lb.rs", "fp.rs", "nv.rs"] {
         assert!(found.iter().any(|pair| pair.later.file().ends_with(file)), "{file}: a line of a leaf is written in order");
     }
     assert!(found.iter().all(|pair| pair.is_ordered));
 }
 
-/// The canary: a suite that does not miss the flush or the fence of a line proves nothing. `cargo xtask crash mutate` goes through all mistakes.
+/// The canary: a suite that does not notice a missing flush or fence of a line proves nothing. `cargo xtask crash mutate` tries all mistakes.
 #[test]
 fn the_suite_fails_without_a_flush_or_a_fence_of_a_leaf() {
-    // Two of which each flush and each fence shows within two operations.
+    // For these two, two operations show that each flush and each fence is needed.
     for suite in named(&["lb-128/u64", "nv-128/u64"]) {
         let with = |life| Options { operations: 2, second_life_every: 4, life, ..Options::default() };
         let profile = Arc::new(Profile::default());
-        // This only finds the places, and other tests examine more.
+        // This only finds the places; other tests examine more.
         let clean = with(CrashOptions { profile: Some(Arc::clone(&profile)), ..CrashOptions::default() });
         suite.every(&Options { lives: 0, follow_up_every: u64::MAX, ..clean }).assert_clean();
         let in_leaf = |site: &Site| site.place.file().contains("/leaf/");
@@ -293,7 +293,7 @@ fn the_suite_fails_without_a_flush_or_a_fence_of_a_leaf() {
     }
 }
 
-/// Recovery removes the copy that an insert has left. Where that comes after its fence, the next recovery does it again; but behind a shutdown there is none.
+/// Recovery removes the copy that an insert has left. If that comes after its fence, the next recovery repeats it; but after a shutdown there is none.
 #[test]
 fn a_repair_that_is_not_durable_at_a_shutdown_is_noticed() {
     let source = include_str!("../../../index/src/selective/leaf/isle.rs");

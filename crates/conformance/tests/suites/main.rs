@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! The suites over the registry, in sizes for a test run. One program, so that every index is compiled once for each medium.
+//! The suites over the registry, in sizes for a test run. They are one program, so that every index is compiled once for each medium.
 
 mod budget;
 mod checker;
@@ -11,7 +11,7 @@ mod readers;
 mod reopen;
 mod threads;
 
-/// Whether an index has the leaves of another one, on another router. Routers are in DRAM.
+/// Whether an index has the leaves of another one and differs only in the router. Routers are in DRAM.
 fn is_on_another_router(name: &str) -> bool {
     ["-htm", "-packed", "-olc"].iter().any(|router| name.contains(router))
 }

@@ -8,7 +8,7 @@ fn every<K: Class + ?Sized>() {
     let (sequences, steps) = if cfg!(miri) { (2, 12) } else { (60, 100) };
     let mut is_other_size = false;
     for entry in registry::<K, _>() {
-        // Those behind the one in DRAM are other sizes, by the same code.
+        // The ones after the one in DRAM are other sizes of the same code.
         let sequences = if is_other_size { sequences / 3 } else { sequences };
         model(&entry, Options { sequences, steps, seed: 0x5eed });
         is_other_size |= entry.name == "volatile";

@@ -6,7 +6,7 @@ use everleaf_index::registry;
 
 fn every<K: Class + ?Sized>() {
     for entry in registry::<K, _>() {
-        // Few keys make threads meet; many make the tree deep.
+        // With few keys threads meet; with many the tree gets deep.
         for (own_keys, shared_keys) in [(6, 2), (600, 50)] {
             let options = match cfg!(miri) {
                 true => Options { threads: 2, operations: 60, own_keys: own_keys.min(20), shared_keys: 2, seed: 0x5eed },

@@ -1,9 +1,9 @@
-//! Readers of Ever do not wait for inserts: whenever one is about to store to the pool, to flush or to fence, somebody looks at all keys, and at all of them in
-//! order, and gets through at once. Splits are inserts, too.
+//! Readers of Ever do not wait for inserts, including splits. Whenever an insert is about to store to the pool, to flush or to fence, a reader looks up all
+//! keys, and scans all of them in order, and must not be blocked.
 //!
-//! What is left are stores to DRAM under the latches of a leaf and of nodes of the router, in which nothing is stored to the pool, flushed or fenced.
+//! The only waits left are for stores to DRAM under latches of a leaf and of router nodes, under which nothing stores to the pool, flushes or fences.
 //!
-//! Where writers wait for a device, nor do readers wait for updates and removals, alone or in batches. Nor do they wait for leaves that merge, anywhere.
+//! Where writers wait for a device, readers do not wait for updates and removals either, alone or in batches. Nowhere do they wait for merges of leaves.
 
 use everleaf_conformance::Class;
 use everleaf_index::{Direction, Listed, OrderedIndex, Write, registry};
@@ -25,21 +25,21 @@ fn options() -> PoolOptions {
     PoolOptions { size_max: SIZE_MAX, ..PoolOptions::default() }
 }
 
-/// Keys, with what is there of each before a change and behind it.
+/// Keys, with the value of each before and after a change.
 type Changes<K> = Vec<(<K as ToOwned>::Owned, [Option<NonZeroU64>; 2])>;
 
-/// Looks on while its thread writes.
+/// Reads while its thread writes.
 struct Onlooker<K: Class + ?Sized> {
     index: Arc<dyn OrderedIndex<K>>,
     /// Addresses of the pool's words.
     pool: Range<usize>,
-    /// What is there, and stays.
+    /// Entries that are there, and stay.
     there: Mutex<Vec<(K::Owned, NonZeroU64)>>,
-    /// What is just being changed: what is there of it before and behind that.
+    /// The keys of the current change, with their values before and after.
     changing: Mutex<Changes<K>>,
     is_looking: AtomicBool,
     looks: AtomicU32,
-    /// How many of them have found all of what is behind a change.
+    /// How many readings have found all new values of a change.
     foresights: AtomicU32,
 }
 
@@ -93,7 +93,7 @@ impl<K: Class + ?Sized> Scheduler for Onlooker<K> {
 }
 
 impl<K: Class + ?Sized> Onlooker<K> {
-    /// One who looks at an empty index of that pool.
+    /// An onlooker at an empty index of that pool.
     fn of<M: Listed>(name: &str, pool: &Arc<Pool<M>>) -> Arc<Self> {
         let entry = registry::<K, M>().into_iter().find(|entry| entry.name == name).unwrap();
         let index: Arc<dyn OrderedIndex<K>> = entry.create(pool, "index").unwrap().into();
@@ -103,7 +103,7 @@ impl<K: Class + ?Sized> Onlooker<K> {
         Arc::new(Self { index, pool: pool_words, there, changing, is_looking, looks, foresights })
     }
 
-    /// Has `write` done under its eyes, of which `changing` tells what it changes; how often it has looked.
+    /// Runs `write` and reads during it; `changing` says what it changes. Returns the number of readings.
     fn watch(self: &Arc<Self>, changing: Changes<K>, write: impl FnOnce(&dyn OrderedIndex<K>)) -> u32 {
         let before = self.looks.load(Relaxed);
         self.there.lock().unwrap().retain(|(key, _)| changing.iter().all(|(other, _)| other != key));
@@ -117,7 +117,7 @@ impl<K: Class + ?Sized> Onlooker<K> {
     }
 }
 
-/// Inserts so many keys in random order under the eyes of an onlooker.
+/// Inserts this many keys in random order while an onlooker reads.
 fn look_on<K: Class + ?Sized>(name: &str, keys: u32) {
     let pool = Pool::anonymous(Hardware::page_cache(), options()).unwrap();
     let onlooker = Onlooker::<K>::of(name, &pool);

@@ -1,4 +1,4 @@
-//! Every index of the registry is found again in its file.
+//! Every index of the registry is intact after its file is reopened.
 
 use everleaf_conformance::Class;
 use everleaf_conformance::reopen::reopen;

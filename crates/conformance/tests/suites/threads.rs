@@ -1,4 +1,4 @@
-//! Threads under the scheduler: a short run of everything that there is, and defects that must be noticed.
+//! Threads under the scheduler: a short run of every target, and defects that must be noticed.
 
 use crate::is_on_another_router;
 use everleaf_conformance::Broken;
@@ -10,7 +10,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use std::sync::Arc;
 
-/// Small leaves change their structure all the time; the larger ones have to prove less, and so have leaves that are there on another router, too.
+/// Small leaves change their structure all the time. Larger ones, and leaves that also exist on another router, need fewer schedules.
 fn every<K: everleaf_conformance::Class + ?Sized>(schedules: u64) {
     for index in Index::<K>::all() {
         let share = if is_on_another_router(&index.name()) { 4 } else { 1 };
@@ -54,7 +54,7 @@ fn threads_crash_on_the_allocator() {
     run(Table, Options { schedules: 2000, seed: 0x5eed, ..Options::default() }, |_| {}).assert_clean();
 }
 
-/// Where caches are durable, a crash takes what is in the store buffers and nothing else, and no flush is needed.
+/// Where caches are durable, a crash loses only what is in the store buffers, and no flush is needed.
 #[test]
 fn threads_crash_where_caches_are_durable() {
     let options = Options { schedules: 250, seed: 0x5eed, durable_cache: true, store_buffers: Some(true), ..Options::default() };
@@ -64,7 +64,7 @@ fn threads_crash_where_caches_are_durable() {
     run(Table, options, |_| {}).assert_clean();
 }
 
-/// Ever's stages publish there, and the store's records are fenced by them.
+/// Ever publishes stages there, and their fences also cover the store's records.
 #[test]
 fn threads_crash_where_a_device_is_waited_for() {
     let options = Options { schedules: 300, seed: 0x5eed, awaits_device: true, ..Options::default() };
@@ -73,7 +73,7 @@ fn threads_crash_where_a_device_is_waited_for() {
     run(Store { index: "ever-64" }, Options { schedules: 100, ..options }, |_| {}).assert_clean();
 }
 
-/// Something that starts from one of its worlds only, and whose threads make calls of one kind.
+/// A target that starts from only one of its worlds, and whose threads make calls of one kind.
 struct Narrowed<T> {
     target: T,
     world: &'static str,
@@ -126,26 +126,26 @@ impl<T: Target> Target for Narrowed<T> {
     }
 }
 
-/// One thread deletes by batches, which use the same commit slot again and again; others look.
+/// One thread deletes by batches, which use the same commit slot repeatedly; others read.
 fn deletions() -> Narrowed<Store> {
     let draw = |mood: &Mood<'_>, payload, random: &mut StdRng| {
         if mood.thread != 0 {
             return Operation::Get([0, 3][random.random_range(0..2usize)]);
         }
-        // The key that is deleted is the last that the batch clears up after itself: who sees the others may come in time for it.
+        // The batch cleans up the deleted key last: a reader that sees the others may reach it in time.
         Operation::Batch(vec![(0, payload), (1, payload), (2, payload), (3, if random.random() { 0 } else { payload })])
     };
     Narrowed { target: Store { index: "isle-128" }, world: "one leaf", draw }
 }
 
-/// A reader that had found the record by which a batch deletes a key, and then slept until the batch was over and its commit slot served the next one, took the
-/// batch for undone and returned the value from before: the record had no timestamp, as those that set a value have.
+/// A reader found the record by which a batch deletes a key, and slept until the batch was over and its commit slot served the next batch. It then took the
+/// batch for undone and returned the old value: unlike records that set a value, this record had no timestamp.
 #[test]
 fn a_key_that_a_batch_has_deleted_does_not_come_back() {
     run(deletions(), Options { schedules: 6000, seed: 0x5eed, crash_every: 0, ..Options::default() }, |_| {}).assert_clean();
 }
 
-/// Calls of a store that starts from one of its worlds, without crashes.
+/// Runs a store from one of its worlds, without crashes.
 fn look_on(world: &'static str, schedules: u64, draw: fn(&Mood<'_>, u64, &mut StdRng) -> Operation) -> Report {
     let options = Options { schedules, seed: 0x5eed, crash_every: 0, ..Options::default() };
     run(Narrowed { target: Store { index: "isle-128" }, world, draw }, options, |_| {})
@@ -155,7 +155,7 @@ fn look(random: &mut StdRng) -> Operation {
     Operation::Look(if random.random() { Direction::Forward } else { Direction::Reverse })
 }
 
-/// A group of puts holds many stripes, and its records get their timestamps from readers in any order.
+/// A group of puts holds many stripes, and readers give its records their timestamps in any order.
 #[test]
 fn snapshots_show_the_same_beside_groups_of_puts() {
     let draw = |mood: &Mood<'_>, payload, random: &mut StdRng| match mood.thread {
@@ -166,7 +166,7 @@ fn snapshots_show_the_same_beside_groups_of_puts() {
     look_on("empty", 2500, draw).assert_clean();
 }
 
-/// Snapshots from before a namespace was cleared, from after, and from after the next write see three different indexes.
+/// Snapshots from before a clear of the namespace, from after it, and from after the next write see three different indexes.
 #[test]
 fn snapshots_show_the_same_beside_namespaces_that_are_cleared() {
     let draw = |mood: &Mood<'_>, payload, random: &mut StdRng| match mood.thread {
@@ -178,8 +178,8 @@ fn snapshots_show_the_same_beside_namespaces_that_are_cleared() {
     look_on("empty", 4000, draw).assert_clean();
 }
 
-/// A key that is not there, comes and goes: versions of it are cut out when snapshots end, at any moment of a watcher's look at them. One who read the link to
-/// what was removed twice missed it, which so many schedules find.
+/// An absent key that comes and goes: snapshots that end cut out its versions at any moment, while a watcher looks at them. A watcher that read the link to a
+/// removed version twice missed it, as this many schedules show.
 #[test]
 fn who_watches_a_key_learns_that_it_came_and_went() {
     let draw = |mood: &Mood<'_>, payload, random: &mut StdRng| match mood.thread == 0 || random.random_ratio(1, 4) {
@@ -189,8 +189,8 @@ fn who_watches_a_key_learns_that_it_came_and_went() {
     look_on("empty", 24_000, draw).assert_clean();
 }
 
-/// What a router stored in a word of its own while it was made stayed behind in the store buffer when the router was moved to its place: it then counted
-/// leaves that it did not find.
+/// When a router was moved to its place, a value that had been stored in one of its words during construction stayed in the store buffer. The router then
+/// counted leaves that it did not find.
 #[test]
 fn indexes_that_are_made_under_the_scheduler_are_whole() {
     let draw = |mood: &Mood<'_>, payload, random: &mut StdRng| match random.random() {
@@ -203,7 +203,7 @@ fn indexes_that_are_made_under_the_scheduler_are_whole() {
     }
 }
 
-/// A scan that had seen a key in the first line of an array, and read the lines behind it when the key had been removed and was there again, visited it twice.
+/// A scan visited a key twice: it saw the key in the first line of an array, then the key was removed and inserted again, and the scan read it in a later line.
 #[test]
 fn a_key_that_comes_back_is_scanned_once() {
     let draw = |mood: &Mood<'_>, payload, random: &mut StdRng| match mood.thread {
@@ -215,7 +215,7 @@ fn a_key_that_comes_back_is_scanned_once() {
     run(target(), Options { schedules: 4000, seed: 0x5eed, crash_every: 0, ..Options::default() }, |_| {}).assert_clean();
 }
 
-/// Lookups and changes of values only: what goes wrong here is not the shape of a leaf.
+/// Lookups and changes of values only: the defects below do not concern the shape of a leaf.
 fn values() -> Narrowed<Index<u64>> {
     let draw = |mood: &Mood<'_>, payload, random: &mut StdRng| {
         let register = mood.pick(random);
@@ -224,13 +224,13 @@ fn values() -> Narrowed<Index<u64>> {
     Narrowed { target: Index::named("isle-128"), world: "several leaves", draw }
 }
 
-/// A file of the crate of indexes, and what is in it.
+/// A file of the index crate, and its text.
 type File = (&'static str, &'static str);
 const TREE: File = ("index/src/selective.rs", include_str!("../../../index/src/selective.rs"));
 const STRUCTURE: File = ("index/src/ever/structure.rs", include_str!("../../../index/src/ever/structure.rs"));
 const SIBLINGS: File = ("index/src/selective/router/siblings.rs", include_str!("../../../index/src/selective/router/siblings.rs"));
 
-/// Leaves out what stands in the line that holds `code`, the first after `function`.
+/// Leaves out the code at the first line that contains `code` after `function`.
 fn omission(slip: Slip, (file, source): File, function: &str, code: &str) -> Option<Omission> {
     let start = source.find(function).expect("the function is in the file");
     let at = start + source[start..].find(code).expect("the code is in the function");
@@ -253,14 +253,14 @@ fn assert_noticed(report: Report, rules: &[&str]) {
 
 const TAKEN_BACK: &str = "a crash leaves what some order of the calls explains";
 
-/// A reader that does not look whether the leaf was changed meanwhile returns values which are not durable. No order of calls in memory shows it, only a crash
-/// does.
+/// A reader that does not check whether the leaf was changed meanwhile returns values that are not durable. No order of calls in memory shows this; only a
+/// crash does.
 #[test]
 fn a_reader_that_sees_what_is_not_durable_is_noticed() {
     assert_noticed(without(Slip::Validate, "fn read<", "reached.latch.validate", 1), &[TAKEN_BACK]);
 }
 
-/// The same by its loads alone: no image is made but the one that proves it.
+/// The same, detected by its loads alone: the only image made is the one that confirms it.
 #[test]
 fn a_read_of_what_is_not_durable_is_noticed_without_images() {
     let report = without(Slip::Validate, "fn read<", "reached.latch.validate", 0);
@@ -268,15 +268,15 @@ fn a_read_of_what_is_not_durable_is_noticed_without_images() {
     assert_noticed(report, &[TAKEN_BACK]);
 }
 
-/// Two writers in one leaf: each says what it has replaced, and both say the same.
+/// Two writers in one leaf return the same replaced value.
 #[test]
 fn a_writer_without_the_lock_is_noticed() {
     let rules = [TAKEN_BACK, "some order of the calls explains what they returned", "some order of the calls explains what is there"];
     assert_noticed(without(Slip::Lock, "fn seek(", "lock: latch.lock_from", 1), &rules);
 }
 
-/// A reader has found a leaf of Ever, and its split takes away the fingerprints of what has moved, while others may write there; or its merge adds those of
-/// keys that lie below its range, or leads others elsewhere.
+/// A reader has found a leaf of Ever. Then a split removes the fingerprints of moved entries, while others may write there; or a merge adds those of keys below
+/// its range, or leads others elsewhere.
 #[test]
 fn what_does_not_lock_for_its_last_step_is_noticed() {
     for (file, function) in [(STRUCTURE, "fn divide("), (STRUCTURE, "fn merge("), (SIBLINGS, "fn lock(")] {
@@ -286,7 +286,7 @@ fn what_does_not_lock_for_its_last_step_is_noticed() {
     }
 }
 
-/// The checker itself: without a defect, nothing of this kind is found on the same schedules.
+/// A test of the checker itself: without a defect, it finds nothing of this kind on the same schedules.
 #[test]
 fn values_are_safe() {
     run(values(), Options { schedules: 5000, seed: 0x5eed, crash_every: 1, ..Options::default() }, |_| {}).assert_clean();

@@ -1,4 +1,4 @@
-//! What Redis does not have, and what a comparison with it cannot show.
+//! Commands that Redis does not have, and behaviour that a comparison with Redis cannot show.
 
 use crate::peer::{Client, Running, encode};
 use everleaf::Options;
@@ -29,7 +29,7 @@ fn range_in_both_directions_and_protocols() {
     client.says("RANGE b c", "*2\r\n*2\r\n$1\r\nb\r\n$1\r\n2\r\n*2\r\n$1\r\nc\r\n$1\r\n3\r\n");
 }
 
-/// Times are absolute and far away, so no clock matters.
+/// Times are absolute and far in the future, so no clock matters.
 #[test]
 fn keys_expire_when_they_are_told_to() {
     const FAR: &str = "32503680000";
@@ -70,7 +70,7 @@ fn keys_expire_when_they_are_told_to() {
     client.says("GETEX l EX 0", "-ERR invalid expire time in 'getex' command\r\n");
     client.says("SET l y", "+OK\r\n");
     client.says("TTL l", ":-1\r\n");
-    // What is over is gone.
+    // Expired keys are gone.
     client.says("EXPIRE l -1", ":1\r\n");
     client.says("EXISTS l", ":0\r\n");
     client.says("EXPIRE l 10", ":0\r\n");
@@ -121,12 +121,12 @@ fn keys_and_range_over_many_slices() {
     assert_eq!(bulks(&client.call(&[b"RANGE", b"-", b"+", b"KEYSONLY"])), expected);
     assert_eq!(bulks(&client.call(&[b"KEYS", b"k00[01]*99"])).len(), 20);
     assert_eq!(bulks(&client.call(&[b"RANGE", b"k010000", b"(k012000"])).len(), 4000);
-    // Behind a long walk, the same client's next commands wait, and answers keep their order.
+    // While a long walk runs, the same client's next commands wait, and replies keep their order.
     client.send(&[encode(&[b"RANGE", b"+", b"-", b"REV", b"KEYSONLY"]), encode(&[b"GET", b"k000007"])].concat());
     let mut answer = format!("*{}\r\n", expected.len());
     expected.iter().rev().for_each(|key| answer += &format!("$7\r\n{key}\r\n"));
     client.expect(format!("{answer}$1\r\nv\r\n").as_bytes());
-    // A walk that nobody wants to hear of.
+    // A walk whose reply is suppressed.
     client.send(&encode(&[b"CLIENT", b"REPLY", b"SKIP"]));
     client.send(&encode(&[b"KEYS", b"*"]));
     client.says("GET k000001", "$1\r\nv\r\n");
@@ -145,13 +145,13 @@ fn many_keys_in_one_command() {
         ("DEL", ":30000\r\n".to_owned()),
         ("UNLINK", ":0\r\n".to_owned()),
     ] {
-        // What follows in the pipeline waits; another client does not.
+        // Later commands of the pipeline wait; another client does not.
         client.send(&[command(name), b"PING\r\n".to_vec()].concat());
         other.says("PING", "+PONG\r\n");
         client.expect(reply.as_bytes());
         client.expect(b"+PONG\r\n");
     }
-    // Nobody wants to hear of it.
+    // The reply is suppressed.
     client.send(&[b"CLIENT REPLY SKIP\r\n".to_vec(), command("MGET")].concat());
     client.says("DBSIZE", ":0\r\n");
 }
@@ -163,7 +163,7 @@ fn a_pipeline_of_gets_over_many_slices() {
     let value = vec![b'v'; 300_000];
     client.send(&encode(&[b"SET", b"large", &value]));
     client.expect(b"+OK\r\n");
-    // What a slice can hold ends in the middle of a group; behind it wait a line that is unescaped in place, and a frame in two pieces.
+    // The limit of a slice falls in the middle of a group. It is followed by a line that is unescaped in place, and a frame in two pieces.
     let mut pipeline: Vec<u8> = (0..70).flat_map(|_| [encode(&[b"GET", b"large"]), encode(&[b"GET", b"none"])].concat()).collect();
     pipeline.extend_from_slice(b"SET \"a\\x20b\" one\r\nGET \"a\\x20b\"\r\n");
     let last = encode(&[b"SET", b"c", b"two"]);
@@ -186,7 +186,7 @@ fn scan_returns_what_was_there_all_the_time() {
     let mut found = BTreeSet::new();
     let mut round = 0;
     loop {
-        // Every call goes over another connection, while keys come and go.
+        // Successive calls use different connections, while keys come and go.
         let client = if round % 2 == 0 { &mut client } else { &mut other };
         let mut reply = bulks(&client.call(&[b"SCAN", cursor.as_bytes(), b"COUNT", b"50"])).into_iter();
         cursor = reply.next().unwrap();
@@ -215,7 +215,7 @@ fn scan_filters_and_unknown_cursors() {
     assert_eq!(bulks(&client.call(&[b"SCAN", b"0", b"COUNT", b"1000000"]))[0], "0");
 }
 
-/// A reply had as many keys as COUNT says, up to a quarter of a gigabyte of them.
+/// Regression: a reply had as many keys as COUNT says, up to a quarter of a gigabyte of them.
 #[test]
 fn scan_returns_fewer_keys_when_they_are_long() {
     let server = Running::start();
@@ -237,7 +237,7 @@ fn scan_returns_fewer_keys_when_they_are_long() {
     assert_eq!(found.len(), 20);
 }
 
-/// One place between the first and the last key, and the one behind it: it was always one at the edge of a gap.
+/// Regression: a random place between the first and the last key selected the key after it, so keys at the edge of a gap were always preferred.
 #[test]
 fn any_key_may_be_the_random_one() {
     let server = Running::start();
@@ -245,7 +245,7 @@ fn any_key_may_be_the_random_one() {
     let keys: BTreeSet<String> = ["a", "zz"].map(str::to_owned).into_iter().chain((1..=50).map(|number| format!("user:{number}"))).collect();
     keys.iter().for_each(|key| client.says(&format!("SET {key} v"), "+OK\r\n"));
     let mut found = BTreeSet::new();
-    // The least likely one comes in one of two hundred calls: that it does not in so many has a probability below 10^-20.
+    // The least likely key comes in one of two hundred calls. The probability that it does not come in this many is below 10^-20.
     for _ in 0..10_000 {
         found.extend(bulks(&client.exchange(&[b"RANDOMKEY"])));
     }
@@ -264,10 +264,10 @@ fn replies_on_and_off() {
     client.expect(b"+OK\r\n$1\r\n1\r\n");
     client.send(b"CLIENT REPLY SKIP\r\nSET a 2\r\nGET a\r\n");
     client.expect(b"$1\r\n2\r\n");
-    // The second one, which was to be skipped itself, took the skipping back.
+    // Regression: the second SKIP, whose own reply was to be skipped, cancelled the skipping.
     client.send(b"CLIENT REPLY SKIP\r\nCLIENT REPLY SKIP\r\nSET a 3\r\nGET a\r\nCLIENT REPLY SKIP\r\nCLIENT REPLY ON\r\nGET a\r\n");
     client.expect(b"$1\r\n3\r\n+OK\r\n$1\r\n3\r\n");
-    // What RESET sets back is not what its own reply is skipped by.
+    // RESET must not undo the skipping of its own reply.
     client.send(b"CLIENT REPLY SKIP\r\nRESET\r\nPING\r\nCLIENT REPLY OFF\r\nRESET\r\nPING\r\n");
     client.expect(b"+PONG\r\n+RESET\r\n+PONG\r\n");
 }
@@ -359,7 +359,7 @@ fn transactions_in_the_third_protocol_and_in_the_list_of_clients() {
     client.replies("GET none", "+QUEUED\r\n");
     client.replies("GET k", "+QUEUED\r\n");
     client.replies("EXEC", "*2\r\n_\r\n$1\r\nv\r\n");
-    // A pipeline of GETs and SETs is queued like anything else.
+    // A pipeline of GETs and SETs is queued like other commands.
     client.send(b"MULTI\r\nSET a 1\r\nSET b 2\r\nGET a\r\nGET b\r\nEXEC\r\nGET a\r\n");
     client.expect(b"+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n*4\r\n+OK\r\n+OK\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n1\r\n");
 }
@@ -385,14 +385,14 @@ fn a_transaction_has_its_bounds() {
     (0..3).for_each(|_| client.replies("GET k", "+QUEUED\r\n"));
     client.replies("EXEC", TOO_MANY_REPLIES);
     client.replies("GET k", "$1\r\nv\r\n");
-    // What others have been answered is not its affair.
+    // Replies to commands outside the transaction do not count.
     let value = "v".repeat(70_000);
     client.replies(&format!("SET k {value}"), "+OK\r\n");
     client.send(b"GET k\r\nMULTI\r\nGET k\r\nEXEC\r\n");
     client.expect(format!("$70000\r\n{value}\r\n+OK\r\n+QUEUED\r\n*1\r\n$70000\r\n{value}\r\n").as_bytes());
 }
 
-/// It was refused, which Redis does not do.
+/// Regression: it was refused, which Redis does not do.
 #[test]
 fn a_backup_that_a_transaction_begins_has_all_of_it() {
     let directory = tempfile::tempdir().unwrap();
@@ -416,7 +416,7 @@ fn a_backup_that_a_transaction_begins_has_all_of_it() {
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(everleaf::check_stream(std::fs::File::open(&file).unwrap(), |_, _| ()).unwrap().entries, 2);
-    // Of what is not done there is none.
+    // A transaction that is not done makes no backup.
     std::fs::remove_file(&file).unwrap();
     client.replies("WATCH a", "+OK\r\n");
     server.client().replies("SET a 2", "+OK\r\n");
@@ -452,7 +452,7 @@ fn a_transaction_that_finds_no_room_changes_nothing() {
         );
         client.says("MGET old new", "*2\r\n$1\r\n1\r\n$-1\r\n");
     }
-    // Whichever way a command goes to the store.
+    // For each path of a command to the store.
     let new = format!("new {value}");
     for refused in [format!("SET {new} NX"), format!("SETEX new 1000 {value}"), format!("MSET {new}"), format!("APPEND {new}"), "COPY k0 new".to_owned()] {
         let reply = client.call(&refused.split(' ').map(str::as_bytes).collect::<Vec<_>>());
@@ -461,14 +461,14 @@ fn a_transaction_that_finds_no_room_changes_nothing() {
     client.send(&[encode(&[b"GET", b"old"]), encode(&[b"SET", b"new", value.as_bytes()])].concat());
     let together = client.call(&[b"GET", b"new"]);
     assert!(together.starts_with(b"$1\r\n1\r\n-OOM ") && together.ends_with(b"\r\n$-1\r\n"), "{}", together.escape_ascii());
-    // What gives back as much as it takes is not refused.
+    // A command that frees as much as it takes is not refused.
     client.says("EXPIRE k1 1000", ":1\r\n");
     client.says("PERSIST k1", ":1\r\n");
     assert_eq!(client.call(&[b"GETEX", b"k1", b"PX", b"1000000"]).len(), value.len() + b"$20000\r\n\r\n".len());
     client.replies("MULTI", "+OK\r\n");
     client.replies("DEL k0", "+QUEUED\r\n");
     client.replies("EXEC", "*1\r\n:1\r\n");
-    // What is set again takes room once, whatever commands do to be done or not.
+    // A key that is set repeatedly takes room once, however the server makes each command all-or-nothing.
     client.says("FLUSHALL", "+OK\r\n");
     client.replies("MULTI", "+OK\r\n");
     client.replies("MSET a 1 b 2", "+QUEUED\r\n");
@@ -477,7 +477,7 @@ fn a_transaction_that_finds_no_room_changes_nothing() {
     assert!(reply.starts_with(b"*1001\r\n+OK\r\n"), "{}", reply[..reply.len().min(100)].escape_ascii());
 }
 
-/// Other failures are those of their command, of which nothing remains.
+/// Other failures affect only their command, which leaves no trace.
 #[test]
 fn a_command_of_a_transaction_is_done_or_not() {
     let server = Running::start();
@@ -493,7 +493,7 @@ fn a_command_of_a_transaction_is_done_or_not() {
     client.says("MGET old new a", "*3\r\n$1\r\n1\r\n$1\r\n2\r\n$-1\r\n");
 }
 
-/// The limit was looked at between commands only, so that each gathered whatever it named.
+/// Regression: the limit was checked only between commands, so each gathered everything that it named.
 #[test]
 fn a_command_of_a_transaction_stops_at_the_limit() {
     let limits = Limits { output_buffer_size_max: 8 << 20, ..Limits::default() };
@@ -510,7 +510,7 @@ fn a_command_of_a_transaction_stops_at_the_limit() {
     client.replies("GET n", "$1\r\n1\r\n");
 }
 
-/// Each may have a snapshot of its own.
+/// Each watched key may have its own snapshot.
 #[test]
 fn a_client_watches_so_many_keys_and_no_more() {
     const TOO_MANY: &str = "-ERR a client can watch 65536 keys of 64 MiB in all; none of these is watched, EXEC or UNWATCH first\r\n";
@@ -535,7 +535,7 @@ fn a_client_watches_so_many_keys_and_no_more() {
     assert_eq!(client.exchange(&[b"WATCH", &large]), b"+OK\r\n");
 }
 
-/// Twelve bytes of a request brought two thousand of a reply, however often they stood there.
+/// Regression: twelve bytes of a request produced two thousand of a reply, for every repetition.
 #[test]
 fn commands_are_told_of_so_many_at_once() {
     let server = Running::start();
@@ -583,7 +583,7 @@ fn a_key_takes_what_its_record_takes() {
     client.says("SET k v EX 1000", "+OK\r\n");
     client.says("MEMORY USAGE k", ":72\r\n");
     client.says("MEMORY USAGE k SAMPLES -1", "-ERR syntax error\r\n");
-    // Of a transaction, what it has made of the key so far counts, whether small, or in the pool already.
+    // In a transaction its own changes to the key count, whether small or already in the pool.
     let large = format!("SET k {} EX 1000", "v".repeat(1000));
     let lines = ["MULTI", "MEMORY USAGE k", "SET k v", "MEMORY USAGE k", "DEL k", "MEMORY USAGE k", &large, "MEMORY USAGE k"];
     lines.iter().for_each(|line| _ = client.exchange(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>()));
@@ -657,7 +657,7 @@ fn backups_are_made_while_others_write() {
     assert_eq!(names, ["backup"]);
 }
 
-/// Some commands answered an error where others say that there is none.
+/// Regression: some commands returned an error where others reply that the key is absent.
 #[test]
 fn a_key_that_is_too_long_is_absent() {
     let server = Running::start();
@@ -690,7 +690,7 @@ fn encodings_are_those_of_redis() {
         client.says("OBJECT ENCODING k", encoding);
     }
     client.says("OBJECT ENCODING none", "$-1\r\n");
-    // All of a long value was copied for that.
+    // Regression: this copied all of a long value.
     client.call(&[b"SET", b"k", &vec![b'v'; 16 << 20]]);
     let start = Instant::now();
     client.send(&b"OBJECT ENCODING k\r\n".repeat(2000));

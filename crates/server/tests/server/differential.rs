@@ -1,6 +1,6 @@
-//! The same commands to a live redis-server and to ours: the replies must be the same bytes.
+//! Sends the same commands to a live redis-server and to ours: the replies must be the same bytes.
 //!
-//! `differential.txt` has a command line each. `@raw` lines are sent as they are, after C escapes, over a connection of their own, and everything until its end
+//! `differential.txt` has one command per line. `@raw` lines are sent unchanged, after C escapes, over a connection of their own, and everything until its end
 //! is compared. `@other` lines are sent over a second connection.
 
 use crate::peer::{Client, Running, encode, shorten, skipped};
@@ -20,9 +20,9 @@ struct Redis {
 }
 
 impl Redis {
-    /// `None`, and it is told, where there is none.
+    /// `None`, with a message, if it is not installed.
     fn start() -> Option<Self> {
-        // The port is free again when the listener is dropped; that another program takes it at once would fail the test, not falsify it.
+        // The port is free again when the listener is dropped. If another program takes it at once, the test fails, but never passes wrongly.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let port = address.port().to_string();
         let arguments = ["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
@@ -84,7 +84,7 @@ fn escape(bytes: &mut impl Iterator<Item = u8>) -> u8 {
 fn raw(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let mut client = Client::connect(address);
     client.send(bytes);
-    // Where the bytes are no error, the half-closed connection ends it.
+    // Where the bytes are no error, half-closing the connection ends it.
     let _ = client.socket.shutdown(std::net::Shutdown::Write);
     client.read_to_end()
 }
@@ -119,7 +119,7 @@ fn replies_are_those_of_redis() {
     assert!(count > 250, "only {count} lines");
 }
 
-/// What changes keys, and what does not, some of it together: a line is sent at once.
+/// Commands that change keys, and others, some of them together: each line is sent at once.
 const CHANGES: &[&[&str]] = &[
     &["SET a 1"],
     &["SET a 2 NX", "SET b 2 NX", "SET c 2 XX", "SET a 3 GET", "SET a 4 EX 1000"],
@@ -157,8 +157,8 @@ fn changes_are_counted_as_redis_does() {
     assert!(count(&mut ours) > 40);
 }
 
-/// Forms of commands: K is a key, V a value, N a number or what looks like one, W a word that some command knows. Left out is what differs on purpose: cursors,
-/// expiry, what a floating-point sum rounds to, and what describes the server.
+/// Forms of commands: K is a key, V a value, N a number or something similar, W a word of some command. Intended differences are left out: cursors, expiry,
+/// rounding of floating-point sums, and descriptions of the server.
 const FORMS: &[&str] = &[
     "PING",
     "PING V",
@@ -303,7 +303,7 @@ fn replies_to_random_commands_are_those_of_redis() {
                     word => word.as_bytes(),
                 })
                 .collect();
-            // Now and then one word more or less than that.
+            // Occasionally one word more or less than that.
             match random.random_range(0..10) {
                 0 => words.push(WORDS.choose(&mut random).unwrap()),
                 1 if words.len() > 1 => drop(words.pop()),
@@ -342,7 +342,7 @@ const PIPELINED: &[&str] = &[
     "nosuch",
 ];
 
-/// Where a write waits for a device, too: there commands wait for those of other clients, of which there are some.
+/// Also where a write waits for a device: there commands wait for those of other clients, of which there are some.
 #[test]
 fn replies_to_pipelines_that_mix_commands_are_those_of_redis() {
     let Some(redis) = Redis::start() else { return };
@@ -355,7 +355,7 @@ fn replies_to_pipelines_that_mix_commands_are_those_of_redis() {
                 let count = random.random_range(1..300);
                 let mut pipeline = Vec::new();
                 for _ in 0..count {
-                    // Clients have keys of their own.
+                    // Each client has its own keys.
                     let own =
                         |random: &mut StdRng| [domain.name().as_bytes(), &[threads as u8], &seed.to_be_bytes(), &[random.random_range(b'a'..b'm')]].concat();
                     let words = PIPELINED.choose(&mut random).unwrap().split(' ').map(|word| match word {

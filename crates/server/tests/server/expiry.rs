@@ -1,4 +1,4 @@
-//! Keys whose time is over, and which the sweep may have removed, or not.
+//! Expired keys, which the sweep may or may not have removed.
 
 use crate::peer::{Client, Running, encode};
 use everleaf::{Domain, Options};
@@ -6,7 +6,7 @@ use everleaf_server::Config;
 use std::thread;
 use std::time::Duration;
 
-/// Sets a key that is over when this returns; the sweep, which pauses for much longer, has hardly been there.
+/// Sets a key that has expired when this returns. The sweep pauses for much longer, so it has probably not removed it.
 fn stale(client: &mut Client) {
     client.says("SET k v PX 1", "+OK\r\n");
     thread::sleep(Duration::from_millis(3));
@@ -17,7 +17,7 @@ fn expired_count(client: &mut Client) -> u64 {
     info.lines().find_map(|line| line.strip_prefix("expired_keys:")).unwrap().parse().unwrap()
 }
 
-/// The client that watched such a key was told that it had changed.
+/// Regression: the client that watched such a key was told that it had changed.
 #[test]
 fn whoever_watches_what_has_expired_may_see_it_removed() {
     let server = Running::start();
@@ -49,7 +49,7 @@ fn whatever_removes_what_has_expired_counts_it() {
     }
     client.says("CONFIG RESETSTAT", "+OK\r\n");
     assert_eq!(expired_count(&mut client), 0);
-    // What nobody touches is swept.
+    // Keys that are not accessed are swept.
     stale(&mut client);
     let mut tries = 0;
     while expired_count(&mut client) == 0 {
@@ -60,7 +60,7 @@ fn whatever_removes_what_has_expired_counts_it() {
     client.says("DBSIZE", ":1\r\n");
 }
 
-/// They were there until the sweep came by.
+/// Regression: these keys existed until the next sweep.
 #[test]
 fn what_is_over_from_the_start_is_not_counted() {
     let server = Running::start();
@@ -74,7 +74,7 @@ fn what_is_over_from_the_start_is_not_counted() {
     client.says("DBSIZE", ":0\r\n");
 }
 
-/// What sets when keys expire is run together with what stands beside it in a pipeline.
+/// Commands that set expiry are run together with their neighbours in a pipeline.
 #[test]
 fn sets_of_a_pipeline_say_when_keys_expire() {
     for domain in [None, Some(Domain::Msync)] {

@@ -1,4 +1,4 @@
-//! Clients that do not behave: none of them may hurt another, or the server.
+//! Misbehaving clients: none of them may harm another client, or the server.
 
 use crate::info::number;
 use crate::peer::{Client, Running, encode};
@@ -26,14 +26,14 @@ fn a_password_is_asked_for() {
     assert!(hello.call(&[b"PING"]).ends_with(b"$2\r\nme\r\n+PONG\r\n"));
 }
 
-/// Who was there before went on to be asked for a password that was none any more, and could not show it.
+/// Regression: clients connected before the removal were still asked for the removed password, and could not supply it.
 #[test]
 fn a_password_that_is_taken_back_is_asked_of_nobody() {
     let server = Running::with(Config { password: Some(b"secret".to_vec()), ..Config::default() });
     let (mut client, mut stranger) = (server.client(), server.client());
     client.says("AUTH secret", "+OK\r\n");
     stranger.replies("GET k", "-NOAUTH Authentication required.\r\n");
-    // With an empty password there is none; a line without quotes cannot say so.
+    // An empty password means none; a line without quotes cannot express it.
     client.send(&encode(&[b"CONFIG", b"SET", b"requirepass", b""]));
     client.expect(b"+OK\r\n");
     stranger.says("GET k", "$-1\r\n");
@@ -41,9 +41,9 @@ fn a_password_that_is_taken_back_is_asked_of_nobody() {
         "AUTH secret",
         "-ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?\r\n",
     );
-    // More arguments than a stranger may send.
+    // More arguments than an unauthenticated client may send.
     stranger.says("EXISTS 1 2 3 4 5 6 7 8 9 10 11 12", ":0\r\n");
-    // When there is one again, it has yet to show it.
+    // When a password is set again, the client has to supply it.
     client.says("CONFIG SET requirepass other", "+OK\r\n");
     client.says("GET k", "$-1\r\n");
     stranger.replies("GET k", "-NOAUTH Authentication required.\r\n");
@@ -58,7 +58,7 @@ fn too_many_connections() {
     clients.iter_mut().for_each(|client| client.says("PING", "+PONG\r\n"));
     assert_eq!(server.client().read_to_end(), b"-ERR max number of clients reached\r\n");
     drop(clients.pop());
-    // The server notices the end of a connection when it gets to it.
+    // The server notices the end of a connection only when it serves it.
     let mut again = (0..500).map(|_| server.client()).find_map(|mut client| {
         client.send(b"PING\r\n");
         let mut reply = [0; 7];
@@ -103,7 +103,7 @@ fn a_large_promise_costs_nothing() {
     let mut liars: Vec<Client> = (0..50).map(|_| server.client()).collect();
     liars.iter_mut().for_each(|liar| liar.send(b"*3\r\n$3\r\nSET\r\n$536870912\r\nabc"));
     server.client().says("PING", "+PONG\r\n");
-    // In the end the server has read of each what it sent, and holds no more.
+    // In the end the server has read everything that each client sent, and buffers nothing more.
     let mut list = server.client();
     let all_read = (0..1000).any(|_| {
         std::thread::sleep(Duration::from_millis(5));
@@ -121,7 +121,7 @@ fn limits_close_the_connection() {
     assert_eq!(bulk.read_to_end(), b"+PONG\r\n-ERR Protocol error: invalid bulk length\r\n");
     let mut query = server.client();
     let words = vec![&[b'x'; 900][..]; 200];
-    // The server may close before all of it is sent.
+    // The server may close the connection before all of it is sent.
     let _ = std::io::Write::write_all(&mut query.socket, &encode(&words));
     assert_eq!(query.read_to_end(), b"");
     server.client().says("APPEND k 1", ":1\r\n");
@@ -138,7 +138,7 @@ fn a_client_that_only_sends_is_dropped_and_others_go_on() {
     let gets = encode(&[b"GET", b"k"]).repeat(1000);
     let mut dropped = false;
     for _ in 0..1000 {
-        // It never reads; at some time its connection is gone.
+        // It never reads, so eventually its connection is closed.
         dropped = std::io::Write::write_all(&mut slow.socket, &gets).is_err();
         server.client().says("PING", "+PONG\r\n");
         if dropped {
@@ -148,7 +148,7 @@ fn a_client_that_only_sends_is_dropped_and_others_go_on() {
     assert!(dropped);
 }
 
-/// Bytes of replies that wait for `client`, as CLIENT LIST tells `other`.
+/// Bytes of replies that wait for `client`, as CLIENT LIST reports to `other`.
 fn waiting(other: &mut Client, client: &Client) -> usize {
     let list = String::from_utf8(other.call(&[b"CLIENT", b"LIST"])).unwrap();
     let address = format!(" addr={} ", client.socket.local_addr().unwrap());
@@ -156,7 +156,7 @@ fn waiting(other: &mut Client, client: &Client) -> usize {
     line.split(' ').find_map(|field| field.strip_prefix("obl=")).unwrap().parse().unwrap()
 }
 
-/// It was dropped, for all of its replies were made at once.
+/// Regression: the client was dropped, because all of its replies were made at once.
 #[test]
 fn a_client_that_reads_late_gets_everything() {
     const COUNT: usize = 100_000;
@@ -164,7 +164,7 @@ fn a_client_that_reads_late_gets_everything() {
     let server = Running::with(Config { threads: 1, limits, ..Config::default() });
     let (mut late, mut other) = (server.client(), server.client());
     late.call(&[b"SET", b"k", &[b'v'; 1000]]);
-    // More than sockets hold, before the first reply is read.
+    // More than sockets buffer, before the first reply is read.
     late.send(&encode(&[b"GET", b"k"]).repeat(COUNT));
     let most = (0..100).map(|_| waiting(&mut other, &late)).max().unwrap();
     assert!((1 << 20..4 << 20).contains(&most), "{most}");
@@ -172,8 +172,8 @@ fn a_client_that_reads_late_gets_everything() {
     (0..COUNT / 1000).for_each(|_| late.expect(&one.repeat(1000)));
 }
 
-/// The second value was read while the first one was still on its way, and what had been sent of that counted, too: so the client was dropped, however fast it
-/// read.
+/// Regression: the second value was read while the first one was still being sent, and the sent part of the first counted too. So the client was dropped,
+/// however fast it read.
 #[test]
 fn large_values_of_one_pipeline_follow_one_another() {
     let limits = Limits { output_buffer_size_max: 48 << 20, ..Limits::default() };
@@ -189,7 +189,7 @@ fn large_values_of_one_pipeline_follow_one_another() {
     }
 }
 
-/// Anybody could have a gigabyte of these errors kept for him.
+/// Regression: any client could make the server buffer a gigabyte of these errors.
 #[test]
 fn few_errors_wait_for_whoever_owes_a_password() {
     let server = Running::with(Config { password: Some(b"secret".to_vec()), threads: 1, ..Config::default() });
@@ -199,14 +199,14 @@ fn few_errors_wait_for_whoever_owes_a_password() {
     let errors = b"GET k\r\n".repeat(1000);
     let mut most = 0;
     for _ in 0..2000 {
-        // It never reads, so that at some time nobody reads what it sends.
+        // It never reads, so eventually the server stops reading from it.
         let _ = std::io::Write::write(&mut stranger.socket, &errors);
         most = most.max(waiting(&mut other, &stranger));
     }
     assert!((1..=32 * 1024).contains(&most), "{most}");
 }
 
-/// The names fit into a packet, the values into no memory.
+/// The names fit in a packet, but the values do not fit in memory.
 #[test]
 fn a_reply_is_not_gathered_beyond_the_limit() {
     let limits = Limits { output_buffer_size_max: 64 << 20, ..Limits::default() };
@@ -220,10 +220,10 @@ fn a_reply_is_not_gathered_beyond_the_limit() {
     assert!(resident < 4 << 30, "{resident} bytes");
 }
 
-/// Keys of the values that a stuck reader has asked for, behind one that fills his socket.
+/// Keys whose values a stuck reader has requested, after one that fills its socket.
 const ASKED_COUNT: usize = 2000;
 
-/// A client that reads nothing, and whose MGET waits behind a long reply; and another one.
+/// A client that reads nothing, whose MGET waits behind a long reply, and another client.
 fn stuck_in_mget(output_buffer_size_max: usize) -> (Running, Client, Client) {
     let limits = Limits { output_buffer_size_max, ..Limits::default() };
     let server = Running::over(Options { size_max: 64 << 20, ..Options::default() }, Config { threads: 1, limits, ..Config::default() });
@@ -236,7 +236,7 @@ fn stuck_in_mget(output_buffer_size_max: usize) -> (Running, Client, Client) {
     (server, stuck, other)
 }
 
-/// It kept its snapshot, and with that all that others replaced, until a full pool refused every write.
+/// Regression: the MGET kept its snapshot, and so all replaced versions, until a full pool refused every write.
 #[test]
 fn a_reader_that_is_stuck_in_mget_does_not_keep_others_from_writing() {
     let (_server, mut stuck, mut other) = stuck_in_mget(1 << 30);
@@ -248,12 +248,12 @@ fn a_reader_that_is_stuck_in_mget_does_not_keep_others_from_writing() {
     assert_eq!(number(&mut other, "snapshots"), 0);
     stuck.expect(&[&b"$10485760\r\n"[..], &vec![b'l'; 10 << 20], b"\r\n"].concat());
     stuck.expect(format!("*{ASKED_COUNT}\r\n").as_bytes());
-    // As of one moment, when it began.
+    // As of the moment when it began.
     let one = [&b"$15000\r\n"[..], &[b'0'; 15_000], b"\r\n"].concat();
     (0..ASKED_COUNT).for_each(|_| stuck.expect(&one));
 }
 
-/// What goes on though its client takes nothing gathers no more than any other.
+/// An operation that continues although its client reads nothing must buffer no more than any other.
 #[test]
 fn a_reader_that_is_stuck_in_mget_is_dropped_at_the_limit() {
     let (_server, stuck, mut other) = stuck_in_mget(16 << 20);
@@ -264,13 +264,13 @@ fn a_reader_that_is_stuck_in_mget_is_dropped_at_the_limit() {
     }
 }
 
-/// Fills a database with keys, each of which takes many steps to compare with the pattern that comes back.
+/// Fills a database with keys that each take many steps to compare with the returned pattern.
 fn slow_to_match(client: &mut Client, key_count: usize) -> Vec<u8> {
     (0..key_count).for_each(|number| drop(client.call(&[b"SET", &[&[b'a'; 8000], format!("{number:03}").as_bytes()].concat(), b"v"])));
     [&b"*"[..], &[b'a'; 2000], b"b"].concat()
 }
 
-/// A slice was bounded by the keys that it visits and by its output: few keys and a long pattern held up all others of the thread for many seconds.
+/// Regression: only visited keys and output limited a slice. A few keys and a long pattern blocked all other clients of the thread for many seconds.
 #[test]
 fn patterns_that_take_long_leave_turns_to_others() {
     const KEY_COUNT: usize = 24;
@@ -289,7 +289,7 @@ fn patterns_that_take_long_leave_turns_to_others() {
     assert!(turns >= KEY_COUNT / 2, "{turns} turns");
 }
 
-/// One comparison could take hours, in which nobody was served.
+/// Regression: one comparison could take hours, during which no client was served.
 #[test]
 fn a_pattern_that_takes_too_long_for_one_key_is_an_error() {
     let server = Running::start();
@@ -303,7 +303,7 @@ fn a_pattern_that_takes_too_long_for_one_key_is_an_error() {
     client.says("PING", "+PONG\r\n");
 }
 
-/// It was answered to its end, and the answer thrown away.
+/// Regression: the walk ran to its end, and its reply was discarded.
 #[test]
 fn a_walk_for_a_client_that_is_gone_ends() {
     let server = Running::with(Config { threads: 1, ..Config::default() });
@@ -313,7 +313,7 @@ fn a_walk_for_a_client_that_is_gone_ends() {
     let runs = |other: &mut Client| String::from_utf8(other.call(&[b"CLIENT", b"LIST"])).unwrap().contains(" cmd=keys ");
     while !runs(&mut other) {}
     let start = Instant::now();
-    // So that the peer is told at once.
+    // So that the peer notices at once.
     SockRef::from(&gone.socket).set_linger(Some(Duration::ZERO)).unwrap();
     drop(gone);
     while number(&mut other, "connected_clients") > 1 {}
@@ -360,7 +360,7 @@ fn nonsense_is_answered_and_closed() {
         client.send(bytes);
         assert_eq!(client.read_to_end(), reply, "{bytes:?}");
     }
-    // A browser that was made to talk to us: commands in the body are not run.
+    // A browser that was tricked into connecting: commands in the body are not run.
     let mut browser = server.client();
     browser.send(b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\nSET a hacked\r\n");
     browser.read_to_end();
@@ -388,7 +388,7 @@ fn a_long_pipeline_leaves_turns_to_others() {
         }
     });
     let mut modest = server.client();
-    // One thread serves both: each of these is answered in between.
+    // One thread serves both clients, and answers each of these in between.
     while !reader.is_finished() {
         modest.says("PING", "+PONG\r\n");
     }
@@ -397,7 +397,7 @@ fn a_long_pipeline_leaves_turns_to_others() {
     modest.says("GET n", &format!("${}\r\n{count}\r\n", count.to_string().len()));
 }
 
-/// Two thousand commands each of which waited for the device were a slice.
+/// Regression: two thousand commands that each waited for the device ran in one slice.
 #[test]
 fn waits_for_a_device_leave_turns_to_others() {
     const WAITS: usize = 1024;
@@ -413,11 +413,11 @@ fn waits_for_a_device_leave_turns_to_others() {
         turns += 1;
     }
     reader.join().unwrap();
-    // On a tmpfs nobody waits, and the others hardly come to ask.
+    // On a tmpfs no command waits, and the other client hardly gets to send.
     assert!(turns > WAITS / 128 || start.elapsed() < Duration::from_millis(50), "{turns} turns in {:?}", start.elapsed());
 }
 
-/// A thousand commands that copied all of a value for one byte of it were a slice.
+/// Regression: a thousand commands that each copied a whole value for one byte of it ran in one slice.
 #[test]
 fn looks_at_a_large_value_leave_turns_to_others() {
     const LOOKS: usize = 256;
@@ -445,7 +445,7 @@ fn stop_answers_what_was_read() {
     }
     server.stop.stop();
     for client in &mut clients {
-        // Whole replies, as many as commands were read, then the end.
+        // Complete replies, one for each command read, then the end.
         let replies = client.read_to_end();
         assert!(replies.ends_with(b"\r\n"));
     }
@@ -453,14 +453,14 @@ fn stop_answers_what_was_read() {
     server.wait().unwrap();
 }
 
-/// The rest of the input lay unread in the kernel, which took that for a reason to throw away what it had not delivered.
+/// Regression: the rest of the input was unread in the kernel, which therefore discarded undelivered replies.
 #[test]
 fn a_stop_delivers_the_replies_to_a_client_that_has_sent_more() {
-    // A hundred megabytes may wait, and whoever takes them may be slow.
+    // A hundred megabytes may be buffered, and the client may be slow.
     let server = Running::with(Config { threads: 1, stop_patience: Duration::from_secs(60), ..Config::default() });
     let mut client = server.client();
     client.call(&[b"SET", b"k", &[b'v'; 1000]]);
-    // More than is read before replies wait.
+    // More than is read while replies wait.
     let gets = encode(&[b"GET", b"k"]).repeat(200_000);
     let mut sender = client.socket.try_clone().unwrap();
     let sending = std::thread::spawn(move || sender.write_all(&gets));

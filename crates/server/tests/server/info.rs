@@ -1,4 +1,4 @@
-//! INFO tells what is so.
+//! The values of INFO are correct.
 
 use crate::peer::{Client, Running, encode};
 use everleaf_server::Config;
@@ -16,7 +16,7 @@ pub(crate) fn number(client: &mut Client, name: &str) -> u64 {
     field(client, name).and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{name} is no number"))
 }
 
-/// Waits until `is_so`.
+/// Waits until `is_so` is true.
 #[track_caller]
 fn wait(mut is_so: impl FnMut() -> bool) {
     for _ in 0..10_000 {
@@ -45,7 +45,7 @@ fn changes_count_from_the_last_backup_on() {
     client.says("BGSAVE", "+Background saving started\r\n");
     wait(|| number(&mut client, "rdb_bgsave_in_progress") == 0);
     assert_eq!(changes(&mut client), 0);
-    // A key that is watched and changes makes a transaction of nothing.
+    // A watched key that changes makes EXEC do nothing.
     client.replies("WATCH n", "+OK\r\n");
     other.says("INCR n", ":3\r\n");
     client.replies("MULTI", "+OK\r\n");
@@ -77,14 +77,14 @@ fn why_a_backup_failed_is_told_and_logged() {
     client.says("BGSAVE", "+Background saving started\r\n");
     wait(|| number(&mut client, "rdb_bgsave_in_progress") == 0);
     assert_eq!((field(&mut client, "rdb_last_bgsave_status").unwrap(), field(&mut client, "rdb_last_bgsave_error")), ("ok".to_owned(), None));
-    // One that cannot even begin has failed as well.
+    // A backup that cannot even begin has failed as well.
     drop(directory);
     assert!(client.call(&[b"BGSAVE"]).starts_with(b"-ERR create the file of the backup: "));
     assert_eq!(field(&mut client, "rdb_last_bgsave_status").unwrap(), "err");
     assert_eq!(LOG.lock().unwrap().len(), 2);
 }
 
-/// What was logged before it was noted was not noted if nobody listened.
+/// Regression: the failure was logged before it was recorded, and not recorded if nothing listened to the log.
 #[test]
 fn a_backup_that_fails_is_noted_whatever_becomes_of_the_log() {
     let directory = tempfile::tempdir().unwrap();
@@ -95,7 +95,7 @@ fn a_backup_that_fails_is_noted_whatever_becomes_of_the_log() {
     assert_eq!(field(&mut client, "rdb_last_bgsave_status").unwrap(), "err");
 }
 
-/// What had been counted was summed before somebody else said that it is not to count any more.
+/// Regression: the sum was taken before another loop reset the counters.
 #[test]
 fn no_count_falls_below_zero_while_another_loop_sets_them_back() {
     let server = Running::start();
@@ -124,7 +124,7 @@ fn used_memory_is_what_is_in_use() {
     const SIZE: u64 = 64 << 20;
     let server = Running::start();
     let mut client = server.client();
-    // The memory of the process is that of other tests, too.
+    // The memory of the process includes that of other tests.
     let in_pool = |client: &mut Client| {
         let info = String::from_utf8(client.call(&[b"INFO", b"memory"])).unwrap();
         let number = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.parse::<u64>().ok()).unwrap();
@@ -137,18 +137,18 @@ fn used_memory_is_what_is_in_use() {
     client.expect(b"+OK\r\n");
     assert!((before + SIZE..before + SIZE * 5 / 4).contains(&in_pool(&mut client)));
     client.says("DEL k", ":1\r\n");
-    // Pages that have been touched stay; what was in them is no longer in use.
+    // Touched pages stay, but their content is no longer in use.
     wait(|| in_pool(&mut client) < before + SIZE / 4);
 }
 
-/// A monitor shows them, or fails where it does not find them.
+/// Monitors display these, or fail if they are missing.
 #[test]
 fn what_the_process_uses_is_what_the_system_says() {
     let server = Running::start();
     let mut client = server.client();
     let seconds = |client: &mut Client, name: &str| field(client, name).and_then(|text| text.parse::<f64>().ok()).unwrap();
     let before = ["used_cpu_user", "used_cpu_sys"].map(|name| seconds(&mut client, name));
-    // However fast the machine is, it takes it some hundredths of a second.
+    // This takes some hundredths of a second, however fast the machine is.
     wait(|| seconds(&mut client, "used_cpu_user") > before[0] && seconds(&mut client, "used_cpu_sys") > before[1]);
     assert!(seconds(&mut client, "used_cpu_user_children") >= 0.0 && seconds(&mut client, "used_cpu_sys_children") >= 0.0);
     assert!(number(&mut client, "used_memory_rss") <= number(&mut client, "total_system_memory"));
@@ -171,7 +171,7 @@ fn a_compaction_tells_how_far_it_is() {
     let server = Running::start();
     let mut client = server.client();
     let keys: Vec<String> = (0..60_000).map(|number| format!("key {number:06}")).collect();
-    // One may be over before anybody asks.
+    // A compaction may be over before INFO is called.
     let is_told = (0..50).any(|_| {
         for keys in keys.chunks(1000) {
             let words: Vec<&[u8]> = std::iter::once(&b"MSET"[..]).chain(keys.iter().flat_map(|key| [key.as_bytes(), &[b'v'; 100]])).collect();
@@ -198,7 +198,7 @@ fn a_compaction_tells_how_far_it_is() {
     assert!(is_told);
 }
 
-/// What programs that watch servers look for by name.
+/// The names that monitoring programs look for.
 #[test]
 fn names_that_monitors_know_are_there() {
     let server = Running::start();

@@ -1,4 +1,4 @@
-//! The protocol of memcached, byte by byte.
+//! The memcached protocol, byte by byte.
 
 use crate::peer::{Client, Running};
 use everleaf::{Domain, Options};
@@ -11,7 +11,7 @@ fn server() -> Running {
     Running::with_memcached(Options::default(), Config::default())
 }
 
-/// Sends lines, and what stands between two slashes of them as data, and expects such replies.
+/// Sends lines, with the text between two slashes as data, and expects the replies in the same notation.
 #[track_caller]
 fn says(client: &mut Client, sent: &str, expected: &str) {
     client.send(lines(sent).as_bytes());
@@ -22,7 +22,7 @@ fn lines(text: &str) -> String {
     text.split('/').fold(String::new(), |all, line| all + line + "\r\n")
 }
 
-/// The number that `gets` shows.
+/// The number that `gets` returns.
 fn unique(client: &mut Client, key: &str) -> u64 {
     client.send(format!("gets {key}\r\n").as_bytes());
     let reply = client.read_until(b"END\r\n");
@@ -96,7 +96,7 @@ fn items_expire() {
     says(&mut client, "set kept 0 -1 1/x/get kept", "STORED/END");
 }
 
-/// A pipeline is answered in its order, whatever of it is run together, and those that want no reply get none.
+/// A pipeline is answered in order, whatever parts of it run together. Commands that want no reply get none.
 #[test]
 fn pipelines() {
     for domain in [None, Some(Domain::Msync)] {
@@ -117,7 +117,7 @@ fn pipelines() {
     }
 }
 
-/// What cannot be done leaves the stream in step: data are never taken for commands.
+/// A failed command leaves the stream in step: data are never taken for commands.
 #[test]
 fn what_is_wrong_is_said() {
     let server = Running::with_memcached(Options::default(), Config { limits: Limits { bulk_size_max: 1000, ..Limits::default() }, ..Config::default() });
@@ -205,7 +205,7 @@ fn a_password_is_shown_by_a_set() {
     says(&mut client, "set k 0 0 16/user secret word/get k/set k 0 0 1/x/get k", "STORED/END/STORED/VALUE k 0 1/x/END");
 }
 
-/// Both protocols go on beside each other, over the same pool, and neither sees what belongs to the other.
+/// Both protocols are served side by side, over the same pool, and neither sees the other's data.
 #[test]
 fn redis_is_served_beside_it() {
     let server = server();
@@ -226,7 +226,7 @@ fn redis_is_served_beside_it() {
     says(&mut memcached, "stats reset/quit", "RESET");
 }
 
-/// Many threads add to the same numbers by `cas` and by `incr`, and nothing is lost.
+/// Many threads add to the same numbers by `cas` and by `incr`, and no addition is lost.
 #[test]
 fn nobody_loses_an_update() {
     const ROUNDS: usize = 200;
@@ -267,14 +267,14 @@ fn meta_commands() {
         "EN/EN O2 kk/MN/HD Oabc kk/HD/VA 3/one/VA 3 s3 f7 t100 kk O1/one",
     );
     says(&mut client, "ms k 1 ME/x/ms l 1 MR/x/ms l 1 MA/x", "NS/NS/NS");
-    // Flags are obeyed in their order.
+    // Flags apply in their order.
     says(&mut client, "ms t 1 T100/x/mg t t T30/mg t T40 t/mg t t", "HD/HD t100/HD t40/HD t40");
     says(&mut client, "ms l 1 MA N0/x/ms l 1 MA N0/y/ms l 1 MP F9/z/mg l v f t", "HD/HD/HD/VA 3 f0 t-1/zxy");
     client.send(b"mg k c\r\n");
     let seen = client.read_until(b"\r\n").trim_end().strip_prefix("HD c").unwrap().parse::<u64>().unwrap();
     assert_eq!(seen, unique(&mut client, "k"));
     says(&mut client, &format!("ms k 3 C1/two/md k C1/ms k 3 C{seen} q/two/mn/ms none 1 C1/x/md none q/md k q/mg k"), "EX/EX/MN/NF/NF/EN");
-    // Only what sets or replaces wants the version of nothing; what is added wants nothing, whatever its version.
+    // Given a version, only set and replace report a missing item as not found; an add requires absence, whatever the version.
     says(&mut client, "ms v 3 MA C1/abc/ms v 3 MP C1/abc/ms v 3 MR C1/abc/ms v 3 ME C1/abc/ms v 3 ME C99/def/ms v 3 MA C99/def", "NS/NS/NF/HD/NS/EX");
     says(&mut client, "mg v v/md v/ms v 3 MA C1 N60/abc/mg v", "VA 3/abc/HD/NS/EN");
     says(&mut client, "ma n q/ma n N0 J5 v/ma n v/ma n D10 MD v/ma n D7 v q/ma n M+ v t T50/mg n t", "NF/VA 1/5/VA 1/6/VA 1/0/VA 1 t50/8/HD t50");
@@ -307,7 +307,7 @@ fn meta_commands() {
     }
 }
 
-/// Groups that end in their middle, because the output is full, and replies of other lengths than were foretold.
+/// Groups that end in the middle, because the output is full, and replies whose length differs from the prediction.
 #[test]
 fn pipelines_of_large_items() {
     for domain in [None, Some(Domain::Msync)] {

@@ -1,4 +1,4 @@
-//! A server of our own to talk to, and a small client that sees the bytes.
+//! A server for the tests, and a small client that sees the bytes.
 
 use everleaf::{Options, Store};
 use everleaf_server::{Config, Server, Stop};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A server on a free port of 127.0.0.1, over a pool of its own. It stops when this is dropped.
+/// A server on a free port of 127.0.0.1, over its own pool. It stops when this is dropped.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) memcached: Option<SocketAddr>,
@@ -22,7 +22,7 @@ impl Running {
         Self::with(Config { threads: 2, ..Config::default() })
     }
 
-    /// With another configuration; address and port are ours.
+    /// With another configuration; address and port are overridden.
     pub(crate) fn with(config: Config) -> Self {
         Self::over(Options::default(), config)
     }
@@ -36,7 +36,7 @@ impl Running {
         Self { address, memcached, stop, thread: Some(std::thread::spawn(move || server.run())), _directory: directory }
     }
 
-    /// With two threads, for clients of memcached, too.
+    /// With two threads, and memcached clients enabled.
     pub(crate) fn with_memcached(options: Options, config: Config) -> Self {
         Self::over(options, Config { threads: 2, memcached_port: Some(0), ..config })
     }
@@ -45,12 +45,12 @@ impl Running {
         Client::connect(self.address)
     }
 
-    /// One that speaks the protocol of memcached, to a server that was told to, too.
+    /// A client for the memcached protocol; the server must have it enabled.
     pub(crate) fn memcached_client(&self) -> Client {
         Client::connect(self.memcached.unwrap())
     }
 
-    /// Waits until the server has ended by itself, and says how.
+    /// Waits until the server has ended by itself, and returns its result.
     pub(crate) fn wait(mut self) -> Result<(), everleaf_server::Error> {
         self.thread.take().unwrap().join().unwrap()
     }
@@ -71,13 +71,13 @@ pub(crate) struct Client {
     pub(crate) socket: TcpStream,
 }
 
-/// What no other reply holds: behind it, all replies have been read.
+/// No other reply contains this: when it arrives, all earlier replies have been read.
 const MARK: &[u8] = b"$16\r\n--end-of-reply--\r\n";
 
 impl Client {
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let socket = TcpStream::connect(address).unwrap();
-        // So that a lost reply fails a test instead of hanging it.
+        // A lost reply should fail a test, not hang it.
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         socket.set_nodelay(true).unwrap();
         Self { socket }
@@ -110,7 +110,7 @@ impl Client {
         self.read_to_mark()
     }
 
-    /// Sends one command and returns the bytes of the one reply that comes; after MULTI, too, where [`Client::call`] would queue its mark.
+    /// Sends one command and returns the bytes of the single reply, also after MULTI, where [`Client::call`] would queue its mark.
     pub(crate) fn exchange(&mut self, words: &[&[u8]]) -> Vec<u8> {
         self.send(&encode(words));
         let mut got = Vec::new();
@@ -135,7 +135,7 @@ impl Client {
         assert_eq!(String::from_utf8_lossy(&got), reply, "{line}");
     }
 
-    /// The same with words separated by spaces, for tests that are easy to read.
+    /// [`Client::call`] with words separated by spaces, which is easier to read.
     #[track_caller]
     pub(crate) fn says(&mut self, line: &str, reply: &str) {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
@@ -156,7 +156,7 @@ impl Client {
         got
     }
 
-    /// What comes, up to what ends with `mark`: nothing may come behind it.
+    /// Reads up to `mark`, after which nothing may follow.
     pub(crate) fn read_until(&mut self, mark: &[u8]) -> String {
         let mut got = Vec::new();
         let mut piece = [0; 64 * 1024];
@@ -169,7 +169,7 @@ impl Client {
         String::from_utf8(got).unwrap()
     }
 
-    /// All that comes until the server closes the connection.
+    /// Reads until the server closes the connection.
     pub(crate) fn read_to_end(&mut self) -> Vec<u8> {
         let mut got = Vec::new();
         let mut piece = [0; 4096];
@@ -181,7 +181,7 @@ impl Client {
     }
 }
 
-/// Size of the reply that `bytes` begin with, if all of it is there.
+/// Size of the first reply in `bytes`, if it is complete.
 fn reply_size(bytes: &[u8]) -> Option<usize> {
     let line = memchr::memmem::find(bytes, b"\r\n")? + 2;
     let number = || std::str::from_utf8(&bytes[1..line - 2]).unwrap().parse::<i64>().unwrap();
@@ -198,9 +198,9 @@ fn reply_size(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Says that a test, or a part of it, is skipped, past the capture of what passing tests print: nobody is to believe that it ran.
+/// Reports that a test, or a part of it, is skipped. This bypasses the capture of passing tests' output, so that the test does not seem to have run.
 pub(crate) fn skipped(why: std::fmt::Arguments<'_>) {
-    // Where there is no standard error, there is nobody to tell.
+    // Without standard error there is no place for the message.
     let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
 }
 

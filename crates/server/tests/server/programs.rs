@@ -1,4 +1,4 @@
-//! Programs that users have, against our server. What is not installed is skipped, and said so.
+//! Programs of users, against our server. Those that are not installed are skipped, with a message.
 
 use crate::peer::{Running, skipped};
 use everleaf::Options;
@@ -6,7 +6,7 @@ use everleaf_server::Config;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// Runs a program; nothing, after a word of why, if it is not installed.
+/// Runs a program; if it is not installed, says so and returns `None`.
 fn run(program: &str, arguments: &[&str]) -> Option<Output> {
     let output = Command::new(program).args(arguments).output();
     output.inspect_err(|error| skipped(format_args!("{program} cannot be run: {error}"))).ok()
@@ -63,10 +63,10 @@ fn pymemcache() {
     run_script("pymemcache", "memcached_py.py", server.memcached.expect("it listens there").port());
 }
 
-/// Runs a script that uses a module of Python, with a port for its argument.
+/// Runs a Python script that uses a module, with a port as its argument.
 fn run_script(module: &str, script: &str, port: u16) {
     let python = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("python/bin/python3");
-    // A virtual environment that the whole test run prepared, else whatever python3 has.
+    // Uses a virtual environment that the test run prepared, or else the installed python3.
     let python = if python.exists() { python.to_string_lossy().into_owned() } else { "python3".to_owned() };
     if !run(&python, &["-c", &format!("import {module}")]).is_some_and(|output| output.status.success()) {
         skipped(format_args!("{python} has no module {module}; `pip install {module}` brings it"));

@@ -1,4 +1,4 @@
-//! Commands are atomic among connections, and a write that was acknowledged is seen by all.
+//! Commands are atomic across connections, and all clients see an acknowledged write.
 
 use crate::info::number;
 use crate::peer::{Client, Running, encode};
@@ -42,7 +42,7 @@ fn of_all_who_set_if_absent_one_wins() {
         for round in 0..100 {
             let (left, right) = (format!("left{round}"), format!("right{round}"));
             let (keys, value) = ([left.as_bytes(), right.as_bytes()], number.to_string());
-            // Half of them name the keys the other way round.
+            // Half of the connections name the keys in the opposite order.
             let (first, second) = (keys[number % 2], keys[1 - number % 2]);
             if client.call(&[b"MSETNX", first, value.as_bytes(), second, value.as_bytes()]) == b":1\r\n" {
                 wins.fetch_add(1, Ordering::Relaxed);
@@ -56,11 +56,11 @@ fn of_all_who_set_if_absent_one_wins() {
     assert_eq!(wins.into_inner(), 100);
 }
 
-/// Each key was read at a moment of its own, and an MSET came between two of them: one of another event loop, or of any between two slices.
+/// Regression: keys were read at different moments, and an MSET came in between: from another event loop, or from any loop between two slices.
 #[test]
 fn of_an_mset_an_mget_sees_all_or_nothing() {
     let server = Running::with(Config { threads: 2, ..Config::default() });
-    // More than are read in a slice.
+    // More than one slice reads.
     let keys: Vec<Vec<u8>> = (0..3000).map(|key| format!("key{key}").into_bytes()).collect();
     let few = [&keys[0][..], &keys[2999]];
     let all: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
@@ -85,7 +85,7 @@ fn of_an_mset_an_mget_sees_all_or_nothing() {
         let over = Over(&is_over);
         let mut reader = server.client();
         for round in 0..400 {
-            // The others in the opposite order.
+            // The other keys in the opposite order.
             let keys: Vec<&[u8]> = if round % 4 == 0 { all[1..2999].to_vec() } else { few.iter().copied().rev().collect() };
             let seen = numbers(&reader.exchange(&[&[&b"MGET"[..]], &keys[..]].concat()));
             assert!(seen.len() == keys.len() && seen.iter().all(|value| *value == seen[0]), "{seen:?}");
@@ -109,7 +109,7 @@ fn a_renamed_value_is_neither_lost_nor_doubled() {
     server.client().says("DBSIZE", ":1\r\n");
 }
 
-/// It was renamed with the time at which it had been about to expire when it was read.
+/// Regression: it was renamed with the expiry that it had when it was read.
 #[test]
 fn a_key_that_was_told_to_stay_stays_under_its_new_name() {
     let server = Running::with(Config { threads: 2, ..Config::default() });
@@ -139,7 +139,7 @@ fn numbers(reply: &[u8]) -> Vec<i64> {
     text.lines().filter(|line| !line.starts_with(['*', '$', '+', ':'])).map(|line| line.parse().unwrap()).collect()
 }
 
-/// Sends the commands of a transaction, and returns what EXEC replies.
+/// Sends the commands of a transaction, and returns the reply of EXEC.
 fn execute(client: &mut Client, lines: &[&str]) -> Vec<u8> {
     client.replies("MULTI", "+OK\r\n");
     lines.iter().for_each(|line| client.replies(line, "+QUEUED\r\n"));
@@ -224,12 +224,12 @@ fn a_transaction_that_others_would_always_overtake_gets_through() {
             assert!(reply.ends_with(b"+OK\r\n:1\r\n"), "{:?}", String::from_utf8_lossy(&reply));
         }
         drop(over);
-        // What was overtaken is counted nowhere.
+        // Attempts that failed are not counted.
         assert_eq!(number(&mut client, "keyspace_hits"), 20);
     });
 }
 
-/// Tells the others when this is over, however that comes.
+/// Signals the end of its scope to the others, even after a panic.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -238,7 +238,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Large values end what is run together, and so does what fails: each command is answered for its own, and the rest is done after it.
+/// Large values and failures end a group. Each command gets its own reply, and the remaining commands run after it.
 #[test]
 fn a_pipeline_that_mixes_commands_is_answered_in_its_order() {
     let too_long = vec![b'x'; KEY_SIZE_MAX + 1];
@@ -277,7 +277,7 @@ fn a_pipeline_that_mixes_commands_is_answered_in_its_order() {
     }
 }
 
-/// Where a write waits for a device, SETs of several clients are run together: each is answered for its own, and seen by what comes behind it.
+/// Where a write waits for a device, SETs of several clients are run together. Each gets its own reply, and commands after it see it.
 #[test]
 fn sets_that_share_a_wait_are_answered_each_for_its_own() {
     let options = Options { domain: Some(Domain::Msync), ..Options::default() };
@@ -292,7 +292,7 @@ fn sets_that_share_a_wait_are_answered_each_for_its_own() {
             let sets = [(own.as_bytes(), values[0].as_bytes()), (&too_long, b"1"), (b"common", own.as_bytes()), (own.as_bytes(), values[1].as_bytes())];
             let get = encode(&[b"GET", own.as_bytes()]);
             let requests: Vec<Vec<u8>> = sets.iter().map(|(key, value)| encode(&[b"SET", key, value])).collect();
-            // The SETs behind the GET end the slice; those before it do not.
+            // The SETs after the GET end the slice; those before it do not.
             client.send(&[&requests[..], &[get], &requests[..]].concat().concat());
             let too_long = format!("-ERR key of {} bytes, at most {KEY_SIZE_MAX} are possible; hash the long part of it\r\n", KEY_SIZE_MAX + 1);
             let answers = format!("+OK\r\n{too_long}+OK\r\n+OK\r\n");

@@ -1,4 +1,4 @@
-//! What writes cost: lines flushed and fences. The figures do not depend on the machine.
+//! The cost of writes: lines flushed and fences. The figures do not depend on the machine.
 
 use everleaf::{Act, Batch, Isolation, Namespace, Options, Store};
 use everleaf_pmem::{Domain, Hardware, Pool, PoolOptions};
@@ -19,7 +19,7 @@ struct Cost {
 }
 
 impl Bench {
-    /// A store with 64 keys of 8 bytes and values of 20: a record takes 64 bytes, one or two lines.
+    /// A store with 64 keys of 8 bytes and values of 20 bytes. A record takes 64 bytes, in one or two lines.
     fn new(index: &str) -> Self {
         Self::in_domain(Domain::Adr, index)
     }
@@ -39,7 +39,7 @@ impl Bench {
         Cost { lines: after.lines_flushed - before.lines_flushed, fences: after.fences - before.fences }
     }
 
-    /// Puts keys at once: in a batch, or in a transaction.
+    /// Puts keys together: in a batch, or in a transaction.
     fn write(&self, isolation: Option<Isolation>, keys: impl Iterator<Item = u64>) {
         match isolation {
             None => {
@@ -55,7 +55,7 @@ impl Bench {
         }
     }
 
-    /// What it costs to overwrite the value of each key by itself, on average.
+    /// The average cost of overwriting the value of each key separately.
     fn put(&self) -> (f64, u64) {
         let costs: Vec<_> = (0..64u64).map(|n| self.cost(|| self.space.put(&n.to_be_bytes(), &[2; 20]).unwrap())).collect();
         assert!(costs.iter().all(|cost| cost.fences == costs[0].fences), "{costs:?}");
@@ -78,12 +78,12 @@ fn a_put_costs_its_record_and_the_index_with_snapshots_and_without() {
     }
 }
 
-/// What an entry costs that is changed, and one that is removed, in an index whose name begins so: that is its own budget.
+/// The cost of an entry that is changed, and of one that is removed, in an index whose name begins so: the index's own budget.
 const ENTRIES: [(&str, Cost, Cost); 19] = [
     ("ever", Cost { lines: 1, fences: 1 }, Cost { lines: 1, fences: 1 }),
     ("isle", Cost { lines: 1, fences: 1 }, Cost { lines: 2, fences: 1 }),
     ("fp", Cost { lines: 2, fences: 2 }, Cost { lines: 1, fences: 1 }),
-    // A node, its log and its header, beside what changes.
+    // A node, its log and its header, besides the change.
     ("lcb-128", Cost { lines: 4, fences: 4 }, Cost { lines: 4, fences: 4 }),
     ("lcb", Cost { lines: 10, fences: 4 }, Cost { lines: 10, fences: 4 }),
     // The end of the old entry, a new one, the version.
@@ -94,18 +94,18 @@ const ENTRIES: [(&str, Cost, Cost); 19] = [
     ("wb", Cost { lines: 1, fences: 1 }, Cost { lines: 3, fences: 3 }),
     ("fast-fair", Cost { lines: 1, fences: 1 }, Cost { lines: 1, fences: 1 }),
     ("circ", Cost { lines: 1, fences: 1 }, Cost { lines: 2, fences: 1 }),
-    // Each key has an array of its own, which goes with it.
+    // Each key has an array of its own, which is removed with it.
     ("pf-4", Cost { lines: 1, fences: 1 }, Cost { lines: 2, fences: 2 }),
     ("pf", Cost { lines: 1, fences: 1 }, Cost { lines: 1, fences: 1 }),
     ("p-art", Cost { lines: 1, fences: 1 }, Cost { lines: 1, fences: 1 }),
     ("roart", Cost { lines: 1, fences: 1 }, Cost { lines: 1, fences: 1 }),
-    // A record that is flushed with a descriptor of two lines, its words twice, its head; the same without a record, and of a descriptor of one line.
+    // A record, flushed with a descriptor of two lines, its words twice, and its head; for a removal, no record and a descriptor of one line.
     ("bztree-4", Cost { lines: 6, fences: 4 }, Cost { lines: 4, fences: 4 }),
     ("bztree", Cost { lines: 8, fences: 4 }, Cost { lines: 6, fences: 4 }),
     ("skip", Cost { lines: 1, fences: 1 }, Cost { lines: 1, fences: 1 }),
 ];
 
-/// Each structure, in the sizes for checking and in its own. Others differ in when leaves are divided; what they cost the conformance suites have.
+/// Each structure, in the sizes for checking and in its own. Others differ in when they divide leaves; the conformance suites check their costs.
 fn indexes() -> impl Iterator<Item = (&'static str, Cost, Cost)> {
     const OTHERS: [&str; 10] = ["-256", "-512", "-768", "-1k", "-2k", "-4k", "-published", "-htm", "-packed", "-olc"];
     let is_chosen = |name: &str| ["-128", "-192", "cdds-256"].iter().any(|small| name.contains(small)) || !OTHERS.iter().any(|other| name.ends_with(other));
@@ -115,13 +115,13 @@ fn indexes() -> impl Iterator<Item = (&'static str, Cost, Cost)> {
     })
 }
 
-/// A put costs its record, a line and a fence, and what the entry does, with snapshots and without; a plain delete costs the entry alone.
+/// A put costs its record (a line and a fence) plus its entry, with and without snapshots. A plain delete costs only the entry.
 #[test]
 fn a_put_costs_its_record_and_the_entry_on_every_index() {
     for (index, change, removal) in indexes() {
         let bench = Bench::new(index);
         let put = Cost { lines: 1 + change.lines, fences: 1 + change.fences };
-        // An index that appends what is changed does so across lines, too, and divides leaves that are full of it; small leaves may have no room.
+        // An index that appends changes may also span lines, and divides leaves that are full of them. Small leaves may have no room.
         let usual = |cost: &Cost| if index.starts_with("nv") { cost.fences == put.fences && cost.lines >= put.lines } else { *cost == put };
         let puts = || (0..64u64).map(|n| bench.cost(|| bench.space.put(&n.to_be_bytes(), &[2; 20]).unwrap())).collect::<Vec<_>>();
         for is_versioned in [false, true] {
@@ -129,14 +129,14 @@ fn a_put_costs_its_record_and_the_entry_on_every_index() {
             let costs = puts();
             drop(snapshot);
             let unusual: Vec<_> = costs.iter().filter(|cost| !usual(cost)).collect();
-            // What is changed takes room until a leaf is copied, or what is behind it is moved.
+            // A change takes room until a leaf is copied, or the later entries are moved.
             if !index.starts_with("bztree") && !index.starts_with("cdds") {
                 assert!(unusual.len() <= usize::from(index.starts_with("fp-192")), "{index}, {is_versioned}: {unusual:?}, not {put:?}");
                 assert!(costs.iter().filter(|cost| cost.lines <= put.lines + 1).count() >= 56, "{index}, {is_versioned}: {costs:?}, about {put:?}");
             }
             assert_eq!(costs.iter().map(|cost| cost.lines).min(), Some(put.lines), "{index}, {is_versioned}");
         }
-        // Without a snapshot, or one lately. Some take what is left of a leaf to the next one, or move what is behind the entry.
+        // Without a snapshot, or soon after one. Some indexes move the rest of a leaf to the next one, or the later entries.
         let bench = Bench::new(index);
         let deletes = [5u64, 40, 63].map(|n| bench.cost(|| assert!(bench.space.delete(&n.to_be_bytes()).unwrap())));
         assert!(deletes.contains(&removal), "{index}: {deletes:?}, not {removal:?}");
@@ -145,16 +145,16 @@ fn a_put_costs_its_record_and_the_entry_on_every_index() {
     }
 }
 
-/// The device is waited for once, for record and entry; of an index that does not publish them together, for each.
+/// A put waits for the device once, for record and entry; in an index that does not publish them together, once for each.
 #[test]
 fn a_put_waits_for_a_device_once() {
-    // BzTree waits for the descriptor as well, for its words twice, and now and then for the copy of a leaf; CDDS for each entry that it moves.
+    // BzTree also waits for the descriptor, twice for its words, and sometimes for the copy of a leaf; CDDS waits for each entry that it moves.
     for (index, ..) in indexes().filter(|(index, ..)| !index.starts_with("bztree") && !index.starts_with("cdds")) {
         let waits = match index {
             index if index.starts_with("ever") => 1,
-            // It makes an entry durable before it counts it.
+            // This index makes an entry durable before counting it.
             index if index.starts_with("nv") => 3,
-            // So it does with image, log and end of the log.
+            // This one does so with image, log and end of the log.
             index if index.starts_with("lcb") => 5,
             _ => 2,
         };
@@ -177,7 +177,7 @@ fn a_plain_delete_writes_no_record() {
     }
 }
 
-/// Of keys that are there. NV-Tree, which appends what is new, has its own budget.
+/// Batches of keys that exist. NV-Tree, which appends new entries, has its own budget.
 #[test]
 fn a_batch_has_four_fences_however_long_it_is() {
     for index in ["ever", "isle", "lb", "wb", "wb-bitmap", "fp"] {
@@ -187,12 +187,12 @@ fn a_batch_has_four_fences_however_long_it_is() {
                 let (lines, _) = bench.put();
                 let log_lines = (3 + 2 * count).div_ceil(8) + 1;
                 let write = || bench.write(isolation, 0..count);
-                // The first needs leaves for its keys and a slab for its log, the second a slab for records, while those replaced are on their way back.
+                // The first write needs leaves for its keys and a slab for its log; the second a slab for records, while the replaced ones are being freed.
                 (0..2).for_each(|_| write());
                 bench.pool.collect();
                 let cost = bench.cost(write);
                 assert_eq!(cost.fences, 4, "{index}: {count} {isolation:?}");
-                // The slot twice: for the log, and for the commit.
+                // The slot counts twice: for the log, and for the commit.
                 let bound = count as f64 * (lines + 0.5) + (log_lines + 2) as f64;
                 assert!(cost.lines as f64 <= bound, "{index}: {count} {isolation:?}: {cost:?}, at most {bound} lines");
             }
@@ -203,13 +203,13 @@ fn a_batch_has_four_fences_however_long_it_is() {
     }
 }
 
-/// Writes of which an index holds the leaves together.
+/// Number of writes whose leaves an index holds together.
 const STAGED_MAX: u64 = 256;
 
-/// Indexes, and how often they fence for a stage of new keys before those are published.
+/// Indexes, and how often they fence for a stage of new keys before publishing them.
 const STAGES: [(&str, u64); 7] = [("ever", 0), ("isle", 0), ("lb", 1), ("fp", 1), ("nv", 1), ("wb", 2), ("wb-bitmap", 1)];
 
-/// Where they find room, that is.
+/// If the keys find room in their leaves.
 #[test]
 fn a_batch_of_new_keys_fences_as_often_as_one_of_them() {
     for (index, stage) in STAGES {
@@ -217,7 +217,7 @@ fn a_batch_of_new_keys_fences_as_often_as_one_of_them() {
             let bench = Bench::new(index);
             let keys = || (0..count).map(|n| n * 13);
             let delete = || keys().for_each(|n| assert!(bench.space.delete(&n.to_be_bytes()).unwrap()));
-            // As below: slabs.
+            // As below: warms up slabs.
             for _ in 0..2 {
                 delete();
                 bench.write(None, keys());
@@ -230,7 +230,7 @@ fn a_batch_of_new_keys_fences_as_often_as_one_of_them() {
     }
 }
 
-/// What is divided on the way ends a stage, and the key that needed the room is made alone, unless it goes with the division: so many fences each.
+/// A division on the way ends a stage. The key that needed the room is inserted alone, unless the division includes it: this many fences each.
 #[test]
 fn a_batch_of_new_keys_fences_for_stages_and_divisions() {
     for ((index, stage), division) in STAGES.into_iter().zip([2, 2, 3, 7, 3, 9, 7]) {
@@ -246,12 +246,12 @@ fn a_batch_of_new_keys_fences_for_stages_and_divisions() {
     }
 }
 
-/// What the leaves that are divided cost is what it costs when the same keys are put one by one, besides two fences for each: one of the record and one of the
-/// entry, which there is none of where the entry is in the new leaf from the start.
+/// A batch pays as much for the leaves that it divides as single puts of the same keys, apart from two fences for each put: one for the record and one for the
+/// entry. The latter is missing where the new leaf contains the entry from the start.
 #[test]
 fn a_batch_of_new_keys_pays_for_the_leaves_that_it_divides() {
     for count in [33u64, 1_000] {
-        // Between those that are there, and behind.
+        // Between the existing keys, and after them.
         let keys = || (0..count).map(|n| n << 32 | 7);
         let alone = Bench::new("ever");
         let together = Bench::new("ever");
@@ -261,19 +261,19 @@ fn a_batch_of_new_keys_pays_for_the_leaves_that_it_divides() {
         let cost = together.cost(|| together.write(None, keys()));
         let divided = leaves(&together) - before;
         assert!(leaves(&alone) == leaves(&together) && divided >= count / 56, "{} and {} leaves", leaves(&alone), leaves(&together));
-        // Its log may take a slab.
+        // The log may take a slab.
         assert!((4 + structure..=5 + structure + divided).contains(&cost.fences), "{count}: {cost:?}, {structure} for {divided} leaves");
     }
 }
 
-/// Keys that come again, and new ones beside those that are there, are no reason to wait for the device once more.
+/// Repeated keys, and new keys beside existing ones, must not cause another wait for the device.
 #[test]
 fn writes_that_wait_for_a_device_share_more_fences() {
     for (domain, fences) in [(Domain::Adr, 8 + 16), (Domain::Msync, 2)] {
         let bench = Bench::in_domain(domain, "ever");
         let keys: Vec<_> = (0..512u64).map(|n| (n * 37 % 70).to_be_bytes()).collect();
         let pairs: Vec<_> = keys.iter().map(|key| (key.as_slice(), &[4; 20][..])).collect();
-        // Six are new; the first time takes slabs for the records.
+        // Six are new. The first round takes slabs for the records.
         bench.space.put_many(&pairs).unwrap();
         (64..70u64).for_each(|n| assert!(bench.space.delete(&n.to_be_bytes()).unwrap()));
         bench.pool.collect();
@@ -287,7 +287,7 @@ fn writes_that_wait_for_a_device_share_more_fences() {
     }
 }
 
-/// Each entry that expires waited for the device by itself.
+/// Regression: each expiring entry waited for the device separately.
 #[test]
 fn an_import_of_what_expires_waits_for_a_device_as_often_as_any_other() {
     let [lasting, expiring] = [None, Some(u64::MAX)].map(|expiry_ms| {
@@ -303,7 +303,7 @@ fn an_import_of_what_expires_waits_for_a_device_as_often_as_any_other() {
     assert!(expiring <= lasting + 2, "{expiring} fences, not {lasting}");
 }
 
-/// Reads, writes and removals that are mixed cost what the writes alone do, in one group: a fence for records, and one for every 32 entries.
+/// Mixed reads, writes and removals in one group cost the same as the writes alone: a fence for records, and one for every 32 entries.
 #[test]
 fn acts_of_all_kinds_share_their_fences() {
     for (domain, fences, fences_of_one) in [(Domain::Adr, 1 + 2, 2), (Domain::Msync, 1, 1)] {
@@ -319,19 +319,19 @@ fn acts_of_all_kinds_share_their_fences() {
             assert_eq!(found.len(), acts.len(), "{domain}");
             found.into_iter().filter(|found| *found.as_ref().unwrap()).count()
         };
-        // Takes slabs for the records. What is removed is set again, so that no leaf gets sparse.
+        // Takes slabs for the records. Removed keys are set again, so that no leaf gets sparse.
         run(&acts(60));
         keys.iter().for_each(|key| bench.space.put(key, &[1; 20]).unwrap());
         bench.pool.collect();
         let cost = bench.cost(|| assert_eq!(run(&acts(60)), 19 + 4, "{domain}"));
         assert_eq!((cost.fences, bench.space.count()), (fences, 64 - 4), "{domain}: {cost:?}");
-        // What is written is read in another group, and is found.
+        // A key written in one group is read in another one, and found.
         let key = keys[7].as_slice();
         let cost = bench.cost(|| assert_eq!(run(&[(key, Act::Put(b"1")), (key, Act::Get), (key, Act::Put(b"2")), (key, Act::Get)]), 2));
         assert_eq!((cost.fences, bench.space.get(key).unwrap().as_deref()), (2 * fences_of_one, Some(&b"2"[..])), "{domain}: {cost:?}");
         let cost = bench.cost(|| assert_eq!(run(&[(key, Act::Get), (keys[8].as_slice(), Act::Get)]), 2));
         assert_eq!(cost, Cost { lines: 0, fences: 0 }, "{domain}");
-        // What takes long to read keeps nobody from writing beside it for as long as all of it takes.
+        // A long read must not block concurrent writers for its whole duration.
         bench.space.put(b"large", &[6; 150 << 10]).unwrap();
         let large = (&b"large"[..], Act::Get);
         let put = |n: usize| (keys[n].as_slice(), Act::Put(&[7; 20][..]));
@@ -340,7 +340,7 @@ fn acts_of_all_kinds_share_their_fences() {
     }
 }
 
-/// One fence for all tombstones that are taken out of the index again; of others than Ever, those of one removal.
+/// One fence covers all tombstones that are removed from the index; in indexes other than Ever, a fence per removal.
 #[test]
 fn deletes_share_their_fences() {
     for (index, stage) in [("ever", 0), ("isle", 1), ("lb", 2), ("fp", 2), ("wb", 3), ("wb-bitmap", 2)] {

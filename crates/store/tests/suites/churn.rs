@@ -1,12 +1,12 @@
-//! Space under churn: what overwriting leaves behind is used again.
+//! Space under churn: the space of overwritten values is reused.
 
 use everleaf::{Options, Store};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
-/// Overwrites all of some keys, which have `live_size` bytes with their values of all sizes up to `value_size`, in another order and with values of other sizes
-/// each round, in a pool that may be `ratio` times as large as that.
+/// Overwrites all keys in each round, in another order and with values of other sizes up to `value_size`. Keys and values have `live_size` bytes, and the pool
+/// may be `ratio` times as large.
 fn churn(live_size: usize, value_size: usize, ratio: f64, rounds: usize, seed: u64) {
     println!("seed {seed:#x}");
     let mut random = StdRng::seed_from_u64(seed);
@@ -29,7 +29,7 @@ fn churn(live_size: usize, value_size: usize, ratio: f64, rounds: usize, seed: u
     assert!(store.verify().unwrap().is_sound());
 }
 
-/// Of so few keys the sizes vary more.
+/// With so few keys the sizes vary more.
 #[test]
 fn a_store_that_is_overwritten_stays_as_large_as_it_is() {
     churn(64 << 20, 8 << 10, 1.35, 4, 0x5eed);

@@ -1,4 +1,4 @@
-//! What a clear leaves, and how it is given back: in steps, by whoever comes by, or by a thread that keeps house.
+//! What a clear leaves, and how it is freed in steps: by other operations, or by a housekeeping thread.
 
 use crate::INDEXES;
 use crate::fixture::{self, break_links_to, store_in_memory};
@@ -8,7 +8,7 @@ use everleaf_pmem::{Hardware, PoolOptions, Usage};
 use std::time::{Duration, Instant};
 
 const KEYS: u32 = 5_000;
-/// More than a leaf of any of them has.
+/// More than a leaf of any of these indexes has.
 const LEAF_MAX: u64 = 64;
 
 fn store(index: &str) -> (Store, Namespace) {
@@ -45,11 +45,11 @@ fn what_was_cleared_is_given_back_leaf_by_leaf() {
         assert!(whole.bytes > u64::from(KEYS) * 16, "{index}: {whole:?}");
         assert!(snapshot.get(&space, &0u32.to_be_bytes()).unwrap().is_some());
         usage(&store);
-        // A snapshot that ends gives back more at once than is left.
+        // The end of a snapshot frees more at once than is left.
         drop(snapshot);
         fill(&space);
         space.clear().unwrap();
-        // Whoever uses the store meanwhile, and looks for leaks, sees nothing of it.
+        // Other users of the store, and a search for leaks, see nothing of it meanwhile.
         let all = store.held_back().cleared_keys;
         let (mut steps, mut left) = (0, all);
         while store.collect(1).unwrap() > 0 {
@@ -68,18 +68,18 @@ fn what_was_cleared_is_given_back_leaf_by_leaf() {
     }
 }
 
-/// The skip list and ROART read, on the way to a leaf, records that had been given back: they took those of others for them, and gave them back, too.
+/// Regression: on the way to a leaf, the skip list and ROART read records that had been freed, took other records for them, and freed those too.
 #[test]
 fn what_is_written_while_others_are_given_back_stays() {
     const COUNT: u32 = 1_500;
     for entry in registry::<[u8], Hardware>().into_iter().filter(|entry| entry.persistent) {
         let (store, space) = store(entry.name);
-        // All heads are equal, and what takes the place of a record is as long.
+        // All heads are equal, and records have the same length as those that replace them.
         let key = |n: u32| format!("key:{n:012}").into_bytes();
         for round in 1..3 {
             (0..COUNT).for_each(|n| space.put(&key(n), &[0; 100]).unwrap());
             space.clear().unwrap();
-            // Greater ones first: they seem to lie beyond what is to come.
+            // Greater keys first: they seem to lie beyond the next ones.
             for n in (0..COUNT).rev() {
                 space.put(&key(n), &[round; 100]).unwrap();
                 store.pool().collect();
@@ -115,7 +115,7 @@ fn writes_give_back_what_was_cleared() {
     usage(&store);
 }
 
-/// Cleared, filled and cleared again before the first is given back, and dropped in the middle of it.
+/// A namespace is cleared, filled and cleared again before the first content is freed. The store is closed or dropped in the middle of freeing it.
 #[test]
 fn a_store_is_closed_or_dropped_in_the_middle_of_giving_back() {
     let directory = tempfile::tempdir().unwrap();
@@ -142,7 +142,7 @@ fn a_store_is_closed_or_dropped_in_the_middle_of_giving_back() {
     }
 }
 
-/// Nothing of it can be seen by a snapshot that began after the clear, so none is held back for one.
+/// A snapshot that began after the clear can see nothing of the old content, so nothing is held back for it.
 #[test]
 fn a_snapshot_holds_back_nothing_of_what_was_cleared_before() {
     for index in INDEXES {
@@ -157,7 +157,7 @@ fn a_snapshot_holds_back_nothing_of_what_was_cleared_before() {
         store.collect(usize::MAX).unwrap();
         assert_eq!((store.held_back().count, store.held_back().snapshots), (0, 1), "{index}");
         drop(after);
-        // Most of it is given back by the clear itself if nobody can see it; the rest is later.
+        // The clear itself frees most of it if no snapshot can see it; the rest follows later.
         fill(&space);
         space.clear().unwrap();
         let _after = store.snapshot().unwrap();
@@ -166,7 +166,7 @@ fn a_snapshot_holds_back_nothing_of_what_was_cleared_before() {
     }
 }
 
-/// A leaf that links a record no more, when it is cleared: what it has left is not given back, as is all else, and stands in nobody's way.
+/// A leaf whose link to a record is damaged when it is cleared leaks what it has left. Everything else is freed, and operations go on.
 #[test]
 fn of_what_is_cleared_only_damaged_leaves_leak() {
     for index in INDEXES {
@@ -201,7 +201,7 @@ fn versions_are_held_back_by_bytes() {
     assert_eq!(store.held_back(), HeldBack::default());
 }
 
-/// Nobody writes, and nobody asks for it.
+/// Without writes or explicit requests.
 #[test]
 fn a_store_keeps_house() {
     let directory = tempfile::tempdir().unwrap();
@@ -225,7 +225,7 @@ fn a_store_keeps_house() {
     usage(&store);
     store.close().unwrap();
     drop((space, cleared));
-    // The lock of the file went with the store, so there is no thread that has it still.
+    // The lock of the file went with the store, so no thread still holds it.
     let store = Store::open(&path, options).unwrap();
     assert_eq!(store.namespace("space").unwrap().count(), KEYS.into());
     drop(store);

@@ -1,4 +1,4 @@
-//! Stores that are closed, or not, and opened again.
+//! Stores that are opened again, after a close or without one.
 
 use crate::fixture::keys;
 use everleaf::{Batch, Error, Namespace, Options, Store, Swept};
@@ -15,12 +15,12 @@ fn key(n: u32) -> [u8; 8] {
     u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
-/// Where eight bytes stand in a file.
+/// The position of eight bytes in a file.
 fn position(bytes: &[u8], wanted: [u8; 8]) -> usize {
     bytes.chunks_exact(8).position(|word| word == wanted).expect("it is there") * 8
 }
 
-/// Leaves and records of a closed store are read when somebody asks for them; those of one that was not closed are read when it is opened.
+/// Opening a closed store reads no leaves and records; they are read on access. Opening one that was not closed reads them all.
 #[test]
 fn a_closed_store_is_opened_without_a_look_at_its_records() {
     for index in ["ever", "ever-64", "isle-128"] {
@@ -35,7 +35,7 @@ fn a_closed_store_is_opened_without_a_look_at_its_records() {
         store.close().unwrap();
         let sound = std::fs::read(&path).unwrap();
         let mut damaged = sound.clone();
-        // Four words of header and one of key stand before the value. The first says how long they are.
+        // The value follows four words of header and one of key. The first word holds the lengths.
         let at = position(&sound, (500 | 0xabcd_u64 << 48).to_le_bytes());
         damaged[at - 40..at - 32].fill(0xff);
         std::fs::write(&path, &damaged).unwrap();
@@ -61,7 +61,7 @@ fn keys_but(space: &Namespace, other: u32) -> usize {
     (0..1_000).filter(|n| *n != other && space.get(&key(*n)).unwrap().is_some()).count()
 }
 
-/// What was left behind tells of the store as it was closed: after a write, and a crash, it must not count.
+/// The data left at a close describe the closed store. After a write and a crash they must not count.
 #[test]
 fn what_a_closed_store_left_behind_is_not_believed_after_a_write() {
     let seed = 0x5eed;
@@ -115,7 +115,7 @@ fn what_a_closed_store_left_behind_is_not_believed_after_a_write() {
     }
 }
 
-/// A namespace that was opened by what it left behind may hold keys that expire. A pass of the sweep finds out.
+/// A namespace opened from the data left at its close may hold keys that expire. A pass of the sweep finds them.
 #[test]
 fn keys_of_a_closed_store_are_swept() {
     let directory = tempfile::tempdir().unwrap();
@@ -142,7 +142,7 @@ fn keys_of_a_closed_store_are_swept() {
     assert!(store.verify().unwrap().is_sound());
 }
 
-/// In a full pool the removal of a tombstone may find no room. It is no key, before and after.
+/// In a full pool, removing a tombstone may find no room. The tombstone is not a key, neither before nor after.
 #[test]
 fn tombstones_that_a_full_pool_keeps_are_no_keys() {
     let directory = tempfile::tempdir().unwrap();

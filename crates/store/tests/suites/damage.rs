@@ -1,4 +1,4 @@
-//! Pools damaged at random: opening and reading them gives errors, or what was written, and never a panic or an endless loop.
+//! Randomly damaged pools: opening and reading them gives errors or written data, and never a panic or an endless loop.
 
 use crate::fixture::{OF_NO_BATCH, OF_TOMBSTONE, break_links_to, forge_commit_of, forge_shape_of, store_in_memory};
 use everleaf::{Batch, Direction, Options, Store};
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 const KEYS: u32 = 300;
 const ROUNDS: u64 = 600;
-/// What comes after this many entries of a scan is a loop.
+/// A scan with more entries than this is in a loop.
 const ENTRIES_MAX: usize = 10 * KEYS as usize;
 
 fn options(index: &str) -> Options {
@@ -27,7 +27,7 @@ fn key(n: u32) -> Vec<u8> {
     format!("key {:07} {}", n.wrapping_mul(2_654_435_761) % 10_000_000, "x".repeat(n as usize % 20)).into_bytes()
 }
 
-/// A pool that holds two namespaces, not closed; what the first holds.
+/// Builds a pool with two namespaces that is not closed, and returns the content of the first.
 fn build(path: &Path, index: &str) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let store = Store::open(path, options(index)).unwrap();
     let (first, second) = (store.namespace("first").unwrap(), store.namespace("second").unwrap());
@@ -47,7 +47,7 @@ fn build(path: &Path, index: &str) -> BTreeMap<Vec<u8>, Vec<u8>> {
     model
 }
 
-/// Opens the damaged pool and reads all of it. Counts as (opened, keys missing, errors of reads).
+/// Opens the damaged pool and reads all of it. Returns whether it opened, the keys missing, and the errors of reads.
 fn read(path: &Path, index: &str, model: &BTreeMap<Vec<u8>, Vec<u8>>) -> (bool, u32, u32) {
     let Ok(store) = Store::open(path, options(index)) else { return (false, 0, 0) };
     let (mut missing, mut errors) = (0, 0);
@@ -90,7 +90,7 @@ fn a_damaged_pool_gives_errors_and_never_wrong_data() {
             let mut damaged = sound.clone();
             let mut what = Vec::new();
             for _ in 0..random.random_range(1..4) {
-                // Mostly where something lies; a bit, a word of another place, or noise.
+                // Mostly where there is data: flips a bit, copies a word from elsewhere, or writes noise.
                 let at = if random.random_bool(0.9) { used[random.random_range(0..used.len())] } else { random.random_range(0..sound.len() / 8) } * 8;
                 let old = u64::from_le_bytes(sound[at..][..8].try_into().unwrap());
                 let new = match random.random_range(0..4) {
@@ -123,7 +123,7 @@ fn set_word(bytes: &mut [u8], at: usize, value: u64) {
     bytes[at..][..8].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Makes a closed pool's snapshot of the allocator call blocks free that are not, with checksums that say so too: all of them, or some.
+/// Makes a closed pool's snapshot of the allocator declare used blocks free, all or some of them, with matching checksums.
 fn forge(bytes: &mut [u8], random: &mut StdRng) {
     let sequence = word(bytes, 8) & ((1 << 48) - 1);
     let superblock = 512 + 512 * (sequence as usize % 2);
@@ -131,7 +131,7 @@ fn forge(bytes: &mut [u8], random: &mut StdRng) {
     assert!(start > 0, "a closed pool has a snapshot");
     let length = if random.random_bool(0.3) { 24 } else { length };
     for at in (start + 24..start + length).step_by(8) {
-        // What is an entry is unlikely to stay one; of the bitmaps, most of what is cleared goes through.
+        // An entry is unlikely to stay valid; of the bitmaps, most cleared bits go undetected.
         if word(bytes, at) >> 40 > 1 << 10 {
             set_word(bytes, at, word(bytes, at) & random.random::<u64>());
         }
@@ -141,7 +141,7 @@ fn forge(bytes: &mut [u8], random: &mut StdRng) {
     set_word(bytes, superblock + 120, crc32c::crc32c(&bytes[superblock..superblock + 120]).into());
 }
 
-/// Uses the store in every way, from several threads; whatever comes of it, it ends.
+/// Uses the store in every way, from several threads; whatever happens, it must end.
 fn use_up(store: &Store, seed: u64) -> u32 {
     let spaces: Vec<_> = ["first", "second", "third"].iter().map(|name| store.namespace(name).unwrap()).collect();
     let errors = std::sync::atomic::AtomicU32::new(0);
@@ -180,9 +180,9 @@ fn use_up(store: &Store, seed: u64) -> u32 {
     errors.into_inner()
 }
 
-/// A forger can have the allocator hand out blocks that are in use, and so have the store overwrite its own leaves and records. That costs his data. It is no
-/// undefined behaviour, since a block in the making is words like any other: what two owners store to it are atomic stores. And whatever is read is checked as
-/// if it had been forged itself, which this holds it to.
+/// A forger can make the allocator hand out blocks that are in use, and so make the store overwrite its own leaves and records. That costs the forger's data,
+/// but is no undefined behaviour: a block under construction is words like any other, and two owners store to it atomically. Everything read is checked as if
+/// it were forged, which this test enforces.
 #[test]
 fn a_forged_list_of_free_blocks_gives_errors_and_ends() {
     for (index, seed) in [("ever", 5), ("isle-128", 6)] {
@@ -202,7 +202,7 @@ fn a_forged_list_of_free_blocks_gives_errors_and_ends() {
             clean += u32::from(!store.pool().needs_recovery());
             errors += use_up(&store, seed * 1000 + round);
             let _ = store.verify();
-            // Refused, if the heap does not add up; then the next open recovers, or says why not.
+            // Refused if the heap is inconsistent; then the next opening recovers, or returns an error.
             let _ = store.close();
             let _ = Store::open(&path, options(index)).map(|store| use_up(&store, round));
         }
@@ -211,7 +211,7 @@ fn a_forged_list_of_free_blocks_gives_errors_and_ends() {
     }
 }
 
-/// A leaf with a damaged record cannot be divided. A put that would divide it failed alone, and a batch made the store refuse all writes.
+/// Regression: a leaf with a damaged record cannot be divided. A put that needed this failed alone, but a batch made the store refuse all writes.
 #[test]
 fn a_batch_that_damage_keeps_from_being_published_is_undone_and_no_other_write_is_refused() {
     let (memory, store) = store_in_memory(pool_options(), &options("ever"));
@@ -240,7 +240,7 @@ fn a_batch_that_damage_keeps_from_being_published_is_undone_and_no_other_write_i
     assert_eq!(sound.count(), 30 + 99 - failures + 1);
 }
 
-/// One tombstone that could not be taken out of its index when the snapshot ended, and the store refused all writes.
+/// Regression: when one tombstone could not be removed from its index at the end of a snapshot, the store refused all writes.
 #[test]
 fn garbage_that_is_damaged_leaks_and_no_write_is_refused() {
     let (memory, store) = store_in_memory(pool_options(), &options("ever"));
@@ -257,14 +257,14 @@ fn garbage_that_is_damaged_leaks_and_no_write_is_refused() {
     store.close().unwrap();
 }
 
-/// It was committed, and the store refused all writes from then on.
+/// Regression: the batch was committed, and the store refused all writes from then on.
 #[test]
 fn a_batch_over_a_damaged_version_leaves_it_and_no_write_is_refused() {
     let (memory, store) = store_in_memory(pool_options(), &options("ever"));
     let space = store.namespace("space").unwrap();
     let keys: Vec<_> = (0..4_u64).map(u64::to_be_bytes).collect();
     keys.iter().for_each(|key| space.put(key, &[1; 21]).unwrap());
-    // It has the version that is replaced looked at, when another is there.
+    // With a snapshot, the replaced version is read when another exists.
     let _snapshot = store.snapshot().unwrap();
     forge_commit_of(&memory, keys[1], 21, OF_NO_BATCH);
     let mut batch = Batch::default();
@@ -274,14 +274,14 @@ fn a_batch_over_a_damaged_version_leaves_it_and_no_write_is_refused() {
     assert!(keys.iter().all(|key| space.get(key).unwrap().unwrap() == b"over"));
 }
 
-/// It was committed, and the store refused all writes from then on.
+/// Regression: the batch was committed, and the store refused all writes from then on.
 #[test]
 fn tombstones_that_damage_keeps_in_their_index_are_in_nobodys_way() {
     let (memory, store) = store_in_memory(pool_options(), &options("isle-128"));
     let space = store.namespace("space").unwrap();
     let keys: Vec<_> = (0..3_u64).map(u64::to_be_bytes).collect();
     keys.iter().for_each(|key| space.put(key, &[1; 21]).unwrap());
-    // The leaf of three entries, in the line behind their counter.
+    // The leaf of three entries is in the line after their counter.
     let word = |at: usize| &memory.words()[at];
     let is_set = |at: usize| word(at).load(Ordering::Relaxed) != 0;
     let is_leaf = |at: &usize| word(at + 1).load(Ordering::Relaxed) == 3 && [9, 11, 13].iter().all(|value| is_set(at + value)) && !is_set(at + 15);

@@ -1,4 +1,4 @@
-//! Large values of transactions: in the pool when they are set, read from there, and gone with whoever does not commit them.
+//! Large values of transactions: stored in the pool when they are set, read from there, and freed unless they are committed.
 
 use crate::fixture;
 use everleaf::{Error, HeldBack, Isolation, Merge, Namespace, Options, Store, Transaction};
@@ -6,7 +6,7 @@ use everleaf_pmem::{Domain, Hardware, Pool, PoolOptions, Usage};
 use std::ops::{Bound, ControlFlow};
 
 const INDEXES: [&str; 2] = ["ever", "nv"];
-/// Large in every build.
+/// Counts as large in every build.
 const LARGE: usize = 2_000;
 
 fn store(index: &str) -> (Store, Namespace) {
@@ -16,7 +16,7 @@ fn store(index: &str) -> (Store, Namespace) {
     (store, space)
 }
 
-/// How the pool is used, when nothing is on its way back.
+/// The usage of the pool after pending garbage is freed.
 fn usage(store: &Store) -> Usage {
     store.collect(usize::MAX).unwrap();
     let report = store.verify().unwrap();
@@ -62,7 +62,7 @@ fn a_transaction_reads_what_it_has_written_to_the_pool() {
     }
 }
 
-/// However a transaction ends that does not commit, and whatever it has taken back before: there is not one block more than there was.
+/// However a transaction ends without a commit, and whatever it has rolled back before, not one block more is in use.
 #[test]
 fn what_is_not_committed_leaves_not_one_block() {
     type End = fn(&Store, &Namespace, Transaction);
@@ -109,8 +109,8 @@ fn what_is_not_committed_leaves_not_one_block() {
     }
 }
 
-/// It is refused when it is set. What was set before stays, and can be committed if the index finds room; after that, or without that, there is as much room
-/// as before.
+/// The value is refused when it is set. Earlier values stay, and can be committed if the index finds room. Afterwards, with or without the commit, there is as
+/// much room as before.
 #[test]
 fn a_full_pool_refuses_a_large_value_at_once() {
     for index in INDEXES {
@@ -137,7 +137,7 @@ fn a_full_pool_refuses_a_large_value_at_once() {
         let mut again = store.begin(Isolation::Snapshot).unwrap();
         assert_eq!(fill(&mut again), most, "{index}");
         drop(again);
-        // Six less leave ten slabs, which the commit's log and the index's leaves may need: they have no room before they are written.
+        // Six fewer leave ten slabs for the commit's log and the index's leaves, which are allocated only when they are written.
         let most = most - 6;
         let mut committed = store.begin(Isolation::Snapshot).unwrap();
         (0..most).for_each(|n| committed.put(&space, &n.to_be_bytes(), &[6; 100 << 10]).unwrap());
@@ -148,7 +148,7 @@ fn a_full_pool_refuses_a_large_value_at_once() {
     }
 }
 
-/// What a transaction writes in one thread another commits: whose flush makes it durable the crash checker looks at, here it is counted.
+/// A value written in one thread and committed in another: the crash checker tests whose flush makes it durable, this test counts.
 #[test]
 fn large_values_are_written_back_once_and_share_the_fences() {
     const COUNT: u64 = 33;
@@ -160,7 +160,7 @@ fn large_values_are_written_back_once_and_share_the_fences() {
         (totals.lines_flushed, totals.fences)
     };
     let mut cost = (0, 0);
-    // The first times slabs are taken, and leaves divided.
+    // The first rounds take slabs, and divide leaves.
     for _ in 0..3 {
         pool.collect();
         let before = counts();

@@ -1,4 +1,4 @@
-//! Keys that expire, by clocks that the tests set.
+//! Keys that expire, with clocks that the tests set.
 
 use crate::fixture::{self, break_links_to, keys, store_in_memory};
 use everleaf::{Act, Batch, Change, Cursor, Direction, Entry, Error, Found, Isolation, Merge, Namespace, Options, Store, Swept, Times, Transaction};
@@ -24,7 +24,7 @@ fn store() -> (Store, Namespace) {
     fixture::store(options())
 }
 
-/// So many milliseconds pass.
+/// Lets this many milliseconds pass.
 fn pass(ms: u64) {
     NOW_MS.set(NOW_MS.get() + ms);
 }
@@ -57,7 +57,7 @@ fn keys_that_expire_are_counted_by_sweeps() {
     for key in [b"a", b"a", b"b"] {
         space.put_until(key, b"v", expiry_ms).unwrap();
     }
-    // The same key twice, as nobody has looked.
+    // The same key counts twice, because it has not been read.
     assert_eq!(space.count_expiring(), 3);
     sweep();
     assert_eq!(space.count_expiring(), 2);
@@ -72,7 +72,7 @@ fn keys_that_expire_are_counted_by_sweeps() {
     assert_eq!(space.count_expiring(), 0);
 }
 
-/// Nobody has others wait for keys that he does not even show; what a transaction has written itself comes by in its place.
+/// A walk does not delay others for keys that it does not show. A transaction's own writes appear in their place.
 #[test]
 fn a_walk_passes_no_more_keys_than_it_is_to() {
     let (store, space) = store();
@@ -114,7 +114,7 @@ fn a_walk_passes_no_more_keys_than_it_is_to() {
     }
 }
 
-/// Nobody goes through all keys to find nothing; and what a full pool refuses is what has no room, wherever the keys are that have expired.
+/// Housekeeping does not go through all keys to find nothing. A full pool refuses only writes without room, wherever the expired keys are.
 #[test]
 fn a_full_pool_finds_what_has_expired_behind_all_that_has_not() {
     let (store, space) = fixture::store(Options { size_max: 8 << 20, index: "ever".into(), times, ..Options::default() });
@@ -139,7 +139,7 @@ fn a_full_pool_finds_what_has_expired_behind_all_that_has_not() {
     assert_eq!((store.expired_count(), space.count()), (expired + 1, 24_999));
 }
 
-/// What an entry and its expiry are is read at once: as of the snapshot, whatever has become of them.
+/// A walk reads an entry and its expiry together, as of the snapshot, whatever happened to them since.
 #[test]
 fn a_walk_tells_when_entries_expire() {
     let (store, space) = store();
@@ -169,7 +169,7 @@ fn a_walk_tells_when_entries_expire() {
     assert_eq!(now_there, new.chain(old).rev().collect::<Vec<_>>());
 }
 
-/// What a reader has found expired the next sweep removes, wherever that has come to. A snapshot from before still has it, and leaves it alone.
+/// The next sweep removes keys that a reader found expired, wherever the sweep is. A snapshot from before still sees them, and does not request their removal.
 #[test]
 fn what_is_read_in_vain_is_removed_by_the_next_sweep() {
     let (store, space) = store();
@@ -182,7 +182,7 @@ fn what_is_read_in_vain_is_removed_by_the_next_sweep() {
     assert_eq!(space.get(&[90]).unwrap(), None);
     assert_eq!(space.get_many(&[&[91], &[92], &[200]]).unwrap(), [None, None, None]);
     assert_eq!((space.value_size(&[90]).unwrap(), space.entry(&[93]).unwrap()), (None, None));
-    // One of them is put anew meanwhile.
+    // One of them is set again meanwhile.
     space.put(&[92], b"new").unwrap();
     assert_eq!(store.sweep(0).unwrap(), Swept { visited: 0, removed: 3, is_round: false });
     assert_eq!((space.count(), store.expired_count()), (97, 4));
@@ -192,7 +192,7 @@ fn what_is_read_in_vain_is_removed_by_the_next_sweep() {
     // However often they are read.
     (0..100_000).for_each(|n| assert_eq!(space.get(&[n as u8 % 90]).unwrap(), None));
     assert_eq!(store.sweep(0).unwrap().removed, 90);
-    // What readers leave there is bounded; the rest is for the sweep.
+    // The number of keys that readers report is bounded; the sweep handles the rest.
     let other = store.namespace("other").unwrap();
     let expiry_ms = store.time_ms() + 100;
     (0..1_500u32).for_each(|n| other.put_until(&n.to_be_bytes(), b"1", expiry_ms).unwrap());
@@ -204,7 +204,7 @@ fn what_is_read_in_vain_is_removed_by_the_next_sweep() {
     assert!(store.verify().unwrap().is_sound());
 }
 
-/// What a full pool refuses is tried again when what has expired is gone.
+/// A write that a full pool refuses is retried after expired keys are removed.
 #[test]
 fn a_full_pool_gives_up_what_has_expired() {
     let full = || {
@@ -217,7 +217,7 @@ fn a_full_pool_gives_up_what_has_expired() {
     let (store, space, count) = full();
     assert!(space.put(b"new", &[2; 900]).unwrap_err().is_no_space(), "none has expired yet");
     pass(100);
-    // One that comes where all thousand keys last is refused, and the next one goes on behind them.
+    // One that comes where a thousand consecutive keys last is refused, and the next one continues after them.
     let mut refused = 0;
     for n in 0..count {
         while let Err(error) = space.put(&[&[0xff][..], &n.to_be_bytes()].concat(), &[2; 900]) {
@@ -227,7 +227,7 @@ fn a_full_pool_gives_up_what_has_expired() {
     }
     assert_eq!(keys(&space).len(), count as usize);
     assert!(store.verify().unwrap().is_sound());
-    // A batch of many, a value that takes the room of many, and a transaction.
+    // A batch of many, a value that needs the room of many, and a transaction.
     let (store, space, count) = full();
     pass(100);
     let mut batch = Batch::default();
@@ -239,7 +239,7 @@ fn a_full_pool_gives_up_what_has_expired() {
     assert!(store.verify().unwrap().is_sound());
 }
 
-/// One write went through all keys, and where each sweep found some that had expired, but not what makes the room that was wanted, it did not come back.
+/// Regression: one write went through all keys. Where each sweep found some expired keys, but not enough room, it did not return.
 #[test]
 fn a_write_without_room_sweeps_no_more_than_some_thousand_keys() {
     let (store, space) = fixture::store(Options { size_max: 16 << 20, ..options() });
@@ -294,7 +294,7 @@ fn a_key_is_absent_from_its_time_on_whoever_asks() {
     assert!(store.verify().unwrap().is_sound());
 }
 
-/// A session that was swapped for its next state lasted for ever.
+/// Regression: a session that was swapped for its next state lasted for ever.
 #[test]
 fn what_is_swapped_goes_on_to_expire() {
     let (store, space) = store();
@@ -345,7 +345,7 @@ fn writes_treat_what_has_expired_as_absent() {
     assert_eq!(store.expired_count(), 13);
 }
 
-/// A client that watched a key which had expired, and was still there, was told that it had changed when somebody deleted it, or the sweep did.
+/// Regression: a client that watched an expired key that was still there was told that it changed when a delete or the sweep removed it.
 #[test]
 fn what_had_expired_may_be_removed_while_it_is_watched() {
     let (store, space) = store();
@@ -367,7 +367,7 @@ fn what_had_expired_may_be_removed_while_it_is_watched() {
     space.put_until(b"k", b"w", store.time_ms() + 10).unwrap();
     pass(10);
     assert!(store.sweep(100).unwrap().removed == 1 && !unchanged(&since), "it was there meanwhile");
-    // One that is there and expires has changed.
+    // A key that is there and expires has changed.
     space.put_until(b"k", b"v", store.time_ms() + 10).unwrap();
     let since = store.snapshot().unwrap();
     pass(10);
@@ -417,7 +417,7 @@ fn a_sweep_removes_what_has_expired_and_nothing_else() {
     assert!(store.verify().unwrap().is_sound());
 }
 
-/// A sweep of a few keys went through all namespaces that had none left.
+/// Regression: a sweep of a few keys went through all namespaces that had none left.
 #[test]
 fn a_namespace_without_keys_is_a_step_of_a_sweep() {
     let (store, _) = store();
@@ -460,7 +460,7 @@ fn what_has_expired_stays_so_over_restarts() {
     }
 }
 
-/// What a serializable transaction has seen is still there when it commits, or it does not commit: others may have seen it gone.
+/// What a serializable transaction has read must still be there when it commits, or the commit fails: others may have seen it gone.
 #[test]
 fn what_expires_under_a_serializable_transaction_is_a_conflict() {
     type Read = fn(&Transaction, &Namespace);
@@ -487,7 +487,7 @@ fn what_expires_under_a_serializable_transaction_is_a_conflict() {
     }
 }
 
-/// Between a commit's look at what it relies on and its merges time passed: what it had seen there was gone, and the counter began anew, to last.
+/// Regression: time passed between a commit's validation and its merges. A key that it had validated was gone, and the counter restarted, without expiry.
 #[test]
 fn what_a_commit_relies_on_does_not_expire_before_it_is_done() {
     type Commit = fn(&Store, &Namespace, Merge) -> Result<(), Error>;
@@ -521,7 +521,7 @@ fn what_a_commit_relies_on_does_not_expire_before_it_is_done() {
         space.put_until(b"counter", &7i64.to_le_bytes(), store.time_ms() + 10).unwrap();
         let (store, others) = (Arc::new(store), space.clone());
         let seen = Arc::downgrade(&store);
-        // It looks as others may look meanwhile: as long as they do not find what the commit writes, they find what it relies on.
+        // It reads as others may meanwhile: as long as they do not see the commit's writes, they see what the commit relies on.
         let late = Merge::With(Arc::new(move |_| {
             pass(10);
             let snapshot = seen.upgrade().unwrap().snapshot().unwrap();
@@ -534,7 +534,7 @@ fn what_a_commit_relies_on_does_not_expire_before_it_is_done() {
     }
 }
 
-/// A wall that jumps and is set right again does not leave the store behind in the time to come, in this life or the next.
+/// A wall clock that jumps and is corrected does not leave the store behind later, in this life or the next.
 #[test]
 fn a_wall_that_was_wrong_for_a_while_is_followed_back() {
     thread_local!(static JUMP_MS: Cell<u64> = const { Cell::new(0) });
@@ -554,7 +554,7 @@ fn a_wall_that_was_wrong_for_a_while_is_followed_back() {
     assert_eq!(store.time_ms(), start_ms);
     space.put_until(b"a minute", b"1", store.time_ms() + 60_000).unwrap();
     space.put_until(b"a second", b"1", store.time_ms() + 1_000).unwrap();
-    // A little back is no reason to go back.
+    // A small step back of the clock is not followed.
     pass(5_000);
     JUMP_MS.set(9_000);
     assert_eq!((store.time_ms(), space.get(b"a second").unwrap()), (start_ms + 14_000, None));
@@ -568,7 +568,7 @@ fn a_wall_that_was_wrong_for_a_while_is_followed_back() {
     assert_eq!(space.get(b"a minute").unwrap(), None);
 }
 
-/// Of a key that is there and in a stream, what the stream says wins: also that it has expired.
+/// Where a key is both in the store and in a stream, the stream wins, even if its entry has expired.
 #[test]
 fn an_import_removes_what_has_expired_in_the_stream() {
     let (source, space) = store();
@@ -592,7 +592,7 @@ fn scan(transaction: &Transaction, space: &Namespace) -> usize {
     count
 }
 
-/// A transaction that had scanned was overtaken by the time each time, and by the sweep.
+/// Regression: expiries, and the sweep, made a transaction with a scan conflict each time.
 #[test]
 fn a_scan_among_keys_that_expire_all_the_time_is_done_at_last() {
     let (store, space) = store();
@@ -615,10 +615,10 @@ fn a_scan_among_keys_that_expire_all_the_time_is_done_at_last() {
     assert!(store.verify().unwrap().is_sound());
 }
 
-/// After any sixteen conflicts time stood still for all, though it had no part in them.
+/// Regression: after any sixteen conflicts time stood still for all threads, even if it had not caused them.
 #[test]
 fn time_stands_still_only_if_it_has_overtaken_somebody() {
-    // What is done meanwhile, with the key that was read, and whether that is for the time to answer.
+    // What happens meanwhile to the key that was read, and whether the passing of time is responsible.
     type Meanwhile = fn(&Store, &Namespace);
     let cases: [(Meanwhile, bool); 5] = [
         (|_, space| space.put(b"k", b"2").unwrap(), false),
@@ -662,7 +662,7 @@ fn time_stands_still_only_if_it_has_overtaken_somebody() {
     }
 }
 
-/// What a merge made of a value lost its time in the transaction, or kept it, other than when it was committed.
+/// Regression: the value of a merge lost or kept its expiry in the transaction, unlike at the commit.
 #[test]
 fn what_is_read_of_a_merged_key_is_what_is_committed() {
     let vanish = || Merge::With(Arc::new(|_| Ok(None)));
@@ -705,7 +705,7 @@ fn what_is_read_of_a_merged_key_is_what_is_committed() {
     }
 }
 
-/// The sweep that removed what nobody saw any more overtook whoever had come by.
+/// Regression: the sweep removed keys that were already invisible, and so caused conflicts for transactions that had passed them.
 #[test]
 fn what_had_expired_may_be_removed_under_a_transaction() {
     type Read = fn(&Transaction, &Namespace);
@@ -732,7 +732,7 @@ fn what_had_expired_may_be_removed_under_a_transaction() {
     }
 }
 
-/// Whoever had found the key absent was not told.
+/// Regression: a reader that had found the key absent got no conflict.
 #[test]
 fn what_is_there_again_when_the_wall_is_set_back_is_a_conflict() {
     thread_local!(static AHEAD_MS: Cell<u64> = const { Cell::new(3_600_000) });
@@ -747,7 +747,7 @@ fn what_is_there_again_when_the_wall_is_set_back_is_a_conflict() {
     assert!(matches!(transaction.commit(), Err(Error::Conflict { key, .. }) if key == b"k"));
 }
 
-/// It began anew there each time, and came to nothing that lies behind it.
+/// Regression: the sweep restarted there each time, and never reached later namespaces.
 #[test]
 fn what_the_sweep_cannot_read_does_not_keep_it_from_other_namespaces() {
     let (memory, store) = store_in_memory(PoolOptions { size_max: 1 << 20, slab_size: 4096, ..PoolOptions::default() }, &options());
@@ -760,13 +760,13 @@ fn what_the_sweep_cannot_read_does_not_keep_it_from_other_namespaces() {
     pass(1);
     let sweep = || (store.sweep(1_000).is_err(), spaces[1].count());
     assert_eq!([sweep(), sweep()], [(true, 100), (false, 0)]);
-    // It comes back, and goes on again.
+    // The sweep returns to it, and then continues.
     spaces[1].put_until(b"k", b"v", store.time_ms() + 1).unwrap();
     pass(1);
     assert_eq!([sweep(), sweep()], [(true, 1), (false, 0)]);
 }
 
-/// A removal found the one expired, and a lookup behind it in the same group had found the other before that.
+/// Regression: a removal found one key expired, although an earlier lookup in the same group had found the other.
 #[test]
 fn what_expires_together_is_there_or_gone_for_all_of_a_group() {
     for has_snapshot in [false, true] {

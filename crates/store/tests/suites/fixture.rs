@@ -1,4 +1,4 @@
-//! What suites share: stores, what they show, and what a pool has of it.
+//! Helpers that suites share: stores, their visible content, and their data in the pool.
 
 use everleaf::{Direction, Namespace, Options, Store};
 use everleaf_pmem::{Hardware, Memory, Off, Pool, PoolOptions, WORD, Word};
@@ -7,7 +7,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Beyond the end of every test.
+/// Later than the end of every test.
 pub(crate) const FAR_MS: u64 = 32_503_680_000_000;
 
 /// A namespace, and a key.
@@ -23,7 +23,7 @@ pub(crate) fn store(options: Options) -> (Store, Namespace) {
     (store, space)
 }
 
-/// A store, and the memory that it is in, so that it can be looked at and damaged.
+/// A store, and its memory, so that tests can read and damage it.
 pub(crate) fn store_in_memory(pool_options: PoolOptions, options: &Options) -> (Arc<Memory>, Store) {
     let memory = Memory::new(pool_options.size_max).unwrap();
     let store = Store::on(Pool::create_in(memory.clone(), Hardware::page_cache(), pool_options).unwrap(), options).unwrap();
@@ -36,7 +36,7 @@ pub(crate) fn check(store: &Store) {
     assert!(report.is_sound(), "{report:?}");
 }
 
-/// What a scan shows, if gets, and a scan the other way, show the same.
+/// The content by a scan, after checking that gets and a reverse scan agree.
 pub(crate) fn content(store: &Store) -> Content {
     let mut content = Content::new();
     for name in store.namespaces() {
@@ -77,7 +77,7 @@ pub(crate) fn bytes_of(memory: &Memory) -> Vec<u8> {
 
 const HEADER_WORDS: usize = 4;
 
-/// In which word the only record of a key begins, of eight bytes, and a value of that size.
+/// The first word of the only record with an 8-byte key and a value of this size.
 fn record_of(memory: &Memory, key: [u8; 8], value_size: usize) -> usize {
     let word = |at: usize| memory.words()[at].load(Ordering::Relaxed);
     let shape = 8 | (value_size as u64) << 20;
@@ -85,22 +85,22 @@ fn record_of(memory: &Memory, key: [u8; 8], value_size: usize) -> usize {
     record.expect("a record of the key")
 }
 
-/// In the place of the size of a value: the record is a tombstone.
+/// The size field of a tombstone, in place of a value's size.
 pub(crate) const OF_TOMBSTONE: usize = 1 << 32;
-/// A commit word of a batch that there cannot be.
+/// A commit word that no batch has.
 pub(crate) const OF_NO_BATCH: u64 = u64::MAX;
 
-/// Damages such a record, so that it says to be committed by something else.
+/// Damages such a record, so that it seems to be committed by something else.
 pub(crate) fn forge_commit_of(memory: &Memory, key: [u8; 8], value_size: usize, commit: u64) {
     memory.words()[record_of(memory, key, value_size) + 1].store(commit, Ordering::Relaxed);
 }
 
-/// Damages such a record, so that it says to be larger than any.
+/// Damages such a record, so that it claims an impossible size.
 pub(crate) fn forge_shape_of(memory: &Memory, key: [u8; 8], value_size: usize) {
     memory.words()[record_of(memory, key, value_size)].store(u64::MAX, Ordering::Relaxed);
 }
 
-/// Damages whatever links such a record, so that it leads nowhere.
+/// Damages all links to such a record, so that they lead nowhere.
 pub(crate) fn break_links_to(memory: &Memory, key: [u8; 8], value_size: usize) {
     let link = Off::<Word>::new((record_of(memory, key, value_size) * WORD) as u64).link();
     let links: Vec<_> = memory.words().iter().filter(|word| word.load(Ordering::Relaxed) == link).collect();
@@ -108,7 +108,7 @@ pub(crate) fn break_links_to(memory: &Memory, key: [u8; 8], value_size: usize) {
     links.iter().for_each(|word| word.store(link ^ 1 << 63, Ordering::Relaxed));
 }
 
-/// Damages such a record, so that it is of another key.
+/// Damages such a record, so that it has another key.
 pub(crate) fn forge_key_of(memory: &Memory, key: [u8; 8], value_size: usize, to: [u8; 8]) {
     memory.words()[record_of(memory, key, value_size) + HEADER_WORDS].store(u64::from_le_bytes(to), Ordering::Relaxed);
 }

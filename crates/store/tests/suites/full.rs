@@ -1,4 +1,4 @@
-//! Full pools: what has no room is refused, and leaves no trace; what can be given back makes room first.
+//! Full pools: a write without room is refused, and leaves no trace; garbage is freed first to make room.
 
 use crate::fixture::{self, OF_NO_BATCH, OF_TOMBSTONE, break_links_to, check, forge_commit_of, keys, store_in_memory};
 use everleaf::{Act, Batch, Change, Error, Isolation, Namespace, Options, Store};
@@ -16,7 +16,7 @@ fn key(n: u32) -> [u8; 4] {
     n.to_be_bytes()
 }
 
-/// A pool that is full, but for the versions that nobody wants any more: so many, and so small, that it takes most of them to make room for something large.
+/// A pool that is full of versions that no reader needs: so many, and so small, that a large value needs most of them freed.
 fn full_of_garbage(index: &str) -> (Store, Namespace) {
     let (store, space) = fixture::store(Options { size_max: 8 << 20, index: index.into(), ..Options::default() });
     (0..12_000).for_each(|n| space.put(&key(n), &[1; 100]).unwrap());
@@ -66,7 +66,7 @@ fn every_write_makes_room_of_what_nobody_wants() {
     }
 }
 
-/// A store whose pool is full of equal values, and how many there are.
+/// A store whose pool is full of equal values, and their number.
 fn full_of_values(domain: Domain) -> (Store, Namespace, u32) {
     let pool = Pool::anonymous(Hardware::new(domain), PoolOptions { size_max: 8 << 20, ..PoolOptions::default() }).unwrap();
     let store = Store::on(pool, &Options::default()).unwrap();
@@ -75,7 +75,7 @@ fn full_of_values(domain: Domain) -> (Store, Namespace, u32) {
     (store, space, count)
 }
 
-/// Of what was made durable together nothing is replaced before all of it is there: where there is room for less, less is made durable together.
+/// In a group that becomes durable together, nothing is replaced before all new values are stored. Where there is less room, groups are smaller.
 #[test]
 fn many_values_are_replaced_where_there_is_room_for_few() {
     for domain in [Domain::PageCache, Domain::Msync] {
@@ -86,7 +86,7 @@ fn many_values_are_replaced_where_there_is_room_for_few() {
         let (done, outcome) = space.put_first(&pairs);
         assert!(done == pairs.len() && outcome.is_ok(), "{domain}: {done} of {}: {outcome:?}", pairs.len());
         check(&store);
-        // Whoever is told that there is no room has none.
+        // A caller that is refused really has no room.
         let new: Vec<_> = (count..count + 300).map(key).collect();
         let new: Vec<_> = new.iter().map(|key| (key.as_slice(), &[3; 900][..])).collect();
         let (done, outcome) = space.put_first(&new);
@@ -96,7 +96,7 @@ fn many_values_are_replaced_where_there_is_room_for_few() {
     }
 }
 
-/// To set when a value expires takes as much as it gives back.
+/// Setting a value's expiry takes as much room as it frees.
 #[test]
 fn a_full_pool_lets_values_expire() {
     for domain in [Domain::PageCache, Domain::Msync] {
@@ -115,7 +115,7 @@ fn a_full_pool_lets_values_expire() {
     }
 }
 
-/// What is in front of it is done, once, and what is behind it is not; a look behind it was for nothing. Deletes need no room.
+/// The acts before the failing one are done, once, and those after it are not; looking ahead to them has no effect. Deletes need no room.
 #[test]
 fn acts_end_before_the_one_that_finds_no_room() {
     for domain in [Domain::PageCache, Domain::Msync] {
@@ -154,7 +154,7 @@ fn acts_end_before_the_one_that_finds_no_room() {
     }
 }
 
-/// The first write after a large clear gave back all of it.
+/// Regression: the first write after a large clear freed all of it.
 #[test]
 fn what_is_small_does_not_make_all_the_room_there_is() {
     for index in ["ever", "isle"] {
@@ -172,7 +172,7 @@ fn what_is_small_does_not_make_all_the_room_there_is() {
         cleared.clear().unwrap();
         drop(snapshot);
         let before = store.held_back().cleared_keys;
-        // More than the end of the snapshot has given back.
+        // More than the end of the snapshot has freed.
         space.put(b"large", &vec![3; 2 << 20]).unwrap();
         let after = store.held_back().cleared_keys;
         assert!(before > 300_000 && after < before && after > before / 3, "{index}: {before} keys, then {after}");
@@ -182,7 +182,7 @@ fn what_is_small_does_not_make_all_the_room_there_is() {
     }
 }
 
-/// Another thread is about to give it back, and has still to wait for somebody.
+/// Another thread is about to free room, but still has to wait for a third.
 #[test]
 fn a_write_waits_for_room_that_another_thread_is_making() {
     let store = Store::anonymous(Options { size_max: 8 << 20, ..Options::default() }).unwrap();
@@ -214,7 +214,7 @@ fn a_write_waits_for_room_that_another_thread_is_making() {
         let (told, outcome) = mpsc::channel();
         let space = &space;
         let writer = scope.spawn(move || told.send(space.put(b"large", &[2; LARGE])).unwrap());
-        // Time enough for a refusal, which would be one too many.
+        // Time enough for a refusal, which would be wrong.
         let refusal = outcome.recv_timeout(Duration::from_millis(300));
         let_go.wait();
         writer.join().unwrap();
@@ -224,7 +224,7 @@ fn a_write_waits_for_room_that_another_thread_is_making() {
     check(&store);
 }
 
-/// A transaction that finds no room has changed nothing, and still finds out what others have changed since it began.
+/// A transaction without room has changed nothing, and still detects what others have changed since it began.
 #[test]
 fn a_transaction_without_room_leaves_no_trace() {
     let (store, space) = full_of_garbage("isle-128");
@@ -247,7 +247,7 @@ fn a_transaction_without_room_leaves_no_trace() {
         check(&store);
     }
     assert!(store.held_back().count <= held);
-    // Reads and deletes go on.
+    // Reads and deletes still work.
     assert!((0..12_000).all(|n| space.delete(&key(n)).unwrap()));
     space.put(&key(1), b"again").unwrap();
     check(&store);
@@ -274,7 +274,7 @@ fn a_pool_tells_when_it_nears_its_limit() {
     check(&store);
 }
 
-/// As one delete does: in a batch, in a transaction, or each by itself, with a snapshot that keeps what they remove.
+/// Like single deletes: in a batch, in a transaction, or separately, with a snapshot that keeps what they remove.
 #[test]
 fn many_deletes_find_room_in_a_full_pool() {
     let (store, space) = fixture::store(Options { size_max: 8 << 20, ..Options::default() });
@@ -300,7 +300,7 @@ fn many_deletes_find_room_in_a_full_pool() {
     check(&store);
 }
 
-/// A write that found no room was refused with the damage of what was to be given back, which was nothing of its own.
+/// Regression: a write without room was refused because the garbage to be freed was damaged, which did not concern it.
 #[test]
 fn what_is_damaged_is_no_reason_to_refuse_a_write_that_makes_room() {
     let (memory, store) = store_in_memory(PoolOptions { size_max: 8 << 20, ..PoolOptions::default() }, &Options::default());
@@ -316,12 +316,12 @@ fn what_is_damaged_is_no_reason_to_refuse_a_write_that_makes_room() {
     drop(snapshot);
     assert!(store.held_back().count > 10_000, "{:?}", store.held_back());
     space.put(&long(1 << 20 | large), &[4; LARGE]).unwrap();
-    // It is told to who asks for it.
+    // `verify` reports the damage.
     assert!(!store.verify().unwrap().is_sound());
 }
 
-/// NV-Tree notes a removal in the leaf, and a leaf without room for the note is replaced by a new one: so a full pool may refuse it. Then the key is still
-/// there, for all; what needs no room succeeds.
+/// NV-Tree notes a removal in the leaf, and replaces a leaf without room for the note, so a full pool may refuse it. Then the key is still there for all
+/// readers, and operations that need no room succeed.
 #[test]
 fn a_removal_that_finds_no_room_has_not_happened() {
     for with_snapshot in [false, true] {
@@ -362,8 +362,8 @@ fn a_removal_that_finds_no_room_has_not_happened() {
     }
 }
 
-/// What a batch has done before the pool turns out to be full is undone, though an index as NV-Tree's needs room for that, too; and what is left undecided by
-/// a crash in a full pool is undone when it is opened. Neither batches, of all sizes, nor transactions may leave a store that refuses all writes.
+/// When the pool turns out to be full, a batch is undone, although an index like NV-Tree's needs room for that too. A batch left undecided by a crash in a full
+/// pool is undone at the next opening. Neither batches, of all sizes, nor transactions may leave a store that refuses all writes.
 #[test]
 fn a_full_pool_undoes_what_it_stops() {
     for index in ["nv", "nv-2k", "isle-128", "fp", "wb", "fast-fair", "circ", "ever"] {
@@ -377,7 +377,7 @@ fn a_full_pool_undoes_what_it_stops() {
             let store = open();
             let space = store.namespace("space").unwrap();
             if round == 0 {
-                // Take slabs of blocks as large as tombstones and the logs of batches.
+                // Takes slabs of blocks as large as tombstones and the logs of batches.
                 let other = store.namespace("other").unwrap();
                 [8, 464, 520].iter().for_each(|size| other.put(&key(*size as u32), &vec![0; *size]).unwrap());
             }
@@ -412,7 +412,7 @@ fn a_full_pool_undoes_what_it_stops() {
     }
 }
 
-/// A change to one of some more keys than the pool has room for.
+/// A change to one of slightly more keys than fit in the pool.
 fn change(random: &mut StdRng) -> (Vec<u8>, Option<Vec<u8>>) {
     (key(random.random_range(0..40_000)).to_vec(), random.random_bool(0.8).then(|| vec![random.random(); random.random_range(17..24)]))
 }
@@ -459,7 +459,7 @@ fn apply(model: &mut BTreeMap<Vec<u8>, Vec<u8>>, changes: BTreeMap<Vec<u8>, Opti
     }
 }
 
-/// One key, written again and again while snapshots do nothing, leaves one version for each of them, however it is written.
+/// One key, written repeatedly beside idle snapshots, leaves one version for each of them, however it is written.
 #[test]
 fn a_key_that_is_written_all_the_time_does_not_fill_the_pool_of_an_idle_snapshot() {
     type Act = fn(&Store, &Namespace, u32) -> Result<(), Error>;
@@ -512,7 +512,7 @@ fn value(n: u32) -> Vec<u8> {
     n.to_be_bytes().repeat(1_000)
 }
 
-/// A delete that must leave a tombstone may take it from the pool's reserve.
+/// A delete that must leave a tombstone may use the pool's reserve.
 #[test]
 fn a_full_pool_with_a_snapshot_takes_some_deletes() {
     for index in ["nv", "isle-128", "fast-fair-128", "ever"] {
@@ -534,7 +534,7 @@ fn a_full_pool_with_a_snapshot_takes_some_deletes() {
     }
 }
 
-/// They were set again, after somebody else might have written them, or said to have failed although they were there.
+/// Regression: these pairs were set again, although another thread might have written them since, or reported as failed although they were stored.
 #[test]
 fn pairs_before_the_one_that_finds_no_room_are_set_and_told() {
     for index in ["ever", "isle", "nv"] {
@@ -563,7 +563,7 @@ fn pairs_before_the_one_that_finds_no_room_are_set_and_told() {
     assert_eq!(space.count(), 2);
 }
 
-/// They were said to have failed, and set again; or, with a snapshot open, none of the others was set.
+/// Regression: these pairs were reported as failed, and set again; or, with a snapshot open, none of them was set.
 #[test]
 fn pairs_before_a_damaged_one_are_set_and_told() {
     for (index, has_snapshot) in crate::INDEXES.into_iter().flat_map(|index| [(index, false), (index, true)]) {
@@ -583,14 +583,14 @@ fn pairs_before_a_damaged_one_are_set_and_told() {
     }
 }
 
-/// The group was said to be done, and the error was told of what came behind it, or of nothing.
+/// Regression: the group was reported as done, and the error with a later group, or not at all.
 #[test]
 fn what_has_replaced_something_damaged_is_told_in_its_place() {
     let (memory, store) = store_in_memory(PoolOptions { size_max: 16 << 20, ..PoolOptions::default() }, &Options::default());
     let space = store.namespace("space").unwrap();
     let keys: Vec<_> = (0_u64..6).map(u64::to_be_bytes).collect();
     keys.iter().for_each(|key| space.put(key, &[1; 100]).unwrap());
-    // It has the version that is replaced looked at once more, when another is there.
+    // With a snapshot, the replaced version is read again when another exists.
     let _snapshot = store.snapshot().unwrap();
     [1, 3].iter().for_each(|at| forge_commit_of(&memory, keys[*at], 100, OF_NO_BATCH));
     let act = |at: usize| if at < 3 { Act::Put(b"2") } else { Act::Delete };

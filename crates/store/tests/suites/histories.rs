@@ -1,20 +1,20 @@
 //! Random histories of transactions and batches, checked for serializability and snapshot isolation.
 //!
-//! Whoever writes a key appends its number to the key's list, so a list tells who has written the key, and in which order; whoever reads it tells after whom he
-//! comes and before whom. These are edges of a graph:
+//! A transaction that writes a key appends its number to the key's list. So a list shows which transactions have written the key, in order, and a reader of the
+//! list knows which of them come before it and which after it. These are edges of a graph:
 //!
-//! - *ww*: the next in the list; *wr*: the last one that a reader has found; *rw*: from a reader to the first that he has not found;
-//! - *time*: from a transaction to those that began after it had returned. (By way of a chain of moments, so that their number is linear.)
+//! - *ww*: to the next in the list; *wr*: from the last one that a reader has found; *rw*: from a reader to the first that it has not found;
+//! - *time*: from a transaction to those that began after it had returned. (Through a chain of moments, so that their number is linear.)
 //!
-//! The history is strictly serializable if the graph has no circle; it is what snapshots allow, in real time, if every circle has two rw edges in a row (Adya;
-//! Cerone and Gotsman). A circle without is one in the graph of pairs of a transaction and whether it was entered by an rw edge, which may not be left by
-//! another one.
+//! The history is strictly serializable if the graph has no cycle. It satisfies snapshot isolation, in real time, if every cycle has two consecutive rw edges
+//! (Adya; Cerone and Gotsman). A cycle without these is a cycle in a graph whose nodes are pairs: a transaction, and whether it was entered by an rw edge. If
+//! so, it may not be left by another one.
 //!
-//! At the same moment, and in another namespace, the writer does something to what the key *shows*: sets it, also for a time, appends to it, or removes it. So
-//! a list says what is shown, and whoever reads both must find that, whatever expires, or is swept away, meanwhile.
+//! At the same moment, and in another namespace, the writer changes what the key *shows*: sets it, with or without expiry, appends to it, or removes it. So a
+//! list determines what is shown, and a reader of both must find that, whatever expires, or is swept away, meanwhile.
 //!
-//! Batches, and in serializable histories some transactions, append to lists by merging, without having read them. Not so in the others: that merges do not
-//! conflict is more than snapshot isolation allows.
+//! Batches, and in serializable histories some transactions, append to lists by merging, without reading them. In other histories transactions do not, because
+//! merges do not conflict, which snapshot isolation alone would not allow.
 
 use everleaf::{Batch, Direction, Error, Isolation, Merge, Namespace, Options, Store, Times, Transaction};
 use rand::rngs::StdRng;
@@ -24,15 +24,15 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 const THREADS: u64 = 4;
-/// Transactions and batches of a thread.
+/// Transactions and batches per thread.
 const PER_THREAD: u32 = 250;
 const KEYS: u8 = 6;
-/// What keys from here on show may expire. Those before are appended to.
+/// The values that keys from this one on show may expire. Earlier keys are appended to.
 const EXPIRING: u8 = 3;
-/// The default, the same in small leaves, one whose leaves are replaced, and one whose leaves hold what is no more.
+/// The default, the same with small leaves, one that replaces leaves, and one whose leaves keep dead entries.
 const INDEXES: [&str; 5] = ["ever", "ever-64", "isle-128", "nv-128", "fast-fair-128"];
 
-/// Time passes by transactions that begin.
+/// Each transaction that begins advances the time.
 static PASSED_MS: AtomicU64 = AtomicU64::new(0);
 
 fn times() -> Times {
@@ -40,35 +40,35 @@ fn times() -> Times {
     Times { wall_ms: (1 << 40) + passed_ms, passed_ms }
 }
 
-/// What is done to what a key shows.
+/// A change of what a key shows.
 #[derive(Clone, Copy, Debug)]
 enum Act {
-    /// It is the writer's number.
+    /// Sets it to the writer's number.
     Put,
-    /// It is, until then.
+    /// The same, until this time.
     PutUntil(u64),
-    /// It is longer by that.
+    /// Appends this.
     Append,
     Delete,
 }
 
-/// What was done to which keys.
+/// The changes by key.
 type Acts = BTreeMap<u8, Act>;
 /// The lists of the keys that were read.
 type Reads = BTreeMap<u8, Vec<u32>>;
 
-/// What somebody has found who read a key and its list.
+/// The reading of a key and its list.
 struct Seen {
     key: u8,
     list: Vec<u32>,
     shown: Option<Vec<u8>>,
-    /// No later than the moment that he saw.
+    /// The reader's moment is not before this.
     from_ms: u64,
-    /// No earlier.
+    /// It is not after this.
     to_ms: u64,
 }
 
-/// A transaction that was committed, or a batch.
+/// A committed transaction, or a batch.
 struct Done {
     id: u32,
     began: usize,
@@ -106,7 +106,7 @@ fn random_act(key: u8, store: &Store, random: &mut StdRng) -> Act {
     }
 }
 
-/// A transaction under way, and what it has found and done so far.
+/// A transaction under way, with its readings and changes so far.
 struct Actor<'a> {
     store: &'a Store,
     spaces: &'a Spaces,
@@ -127,7 +127,7 @@ impl Actor<'_> {
         Ok(())
     }
 
-    /// Reads a range of keys by scans, in either direction, which end with the last key of the range, or with what is found behind it.
+    /// Reads a range of keys by scans, in either direction, which end with the last key of the range, or with a key after it.
     fn scan(&mut self, random: &mut StdRng) -> Result<(), Error> {
         let (from, direction) = (random.random_range(0..KEYS), if random.random() { Direction::Forward } else { Direction::Reverse });
         let keys = from..=random.random_range(from..KEYS);
@@ -160,7 +160,7 @@ impl Actor<'_> {
         self.seen.push(Seen { key, list, shown, from_ms: self.from_ms, to_ms: self.store.time_ms() });
     }
 
-    /// Appends to the list, having read it or not, and does something to what is shown.
+    /// Appends to the list, with or without reading it, and changes what is shown.
     fn write(&mut self, key: u8, act: Act, is_blind: bool) -> Result<(), Error> {
         let (id, showing) = (self.id.to_le_bytes(), self.spaces.showing(key));
         if is_blind {
@@ -181,7 +181,7 @@ impl Actor<'_> {
         Ok(())
     }
 
-    /// Reads some keys, others by scans, and writes some.
+    /// Reads some keys singly, others by scans, and writes some.
     fn act(&mut self, isolation: Isolation, random: &mut StdRng) -> Result<(), Error> {
         if random.random_ratio(1, 4) {
             self.scan(random)?;
@@ -203,7 +203,7 @@ impl Actor<'_> {
     }
 }
 
-/// Writes some keys at once, without reading any.
+/// Writes some keys together, without reading any.
 fn write_batch(store: &Store, spaces: &Spaces, id: u32, random: &mut StdRng) -> Result<Acts, Error> {
     let (mut batch, mut writes) = (Batch::default(), Acts::new());
     for _ in 0..random.random_range(1..4u32) {
@@ -223,7 +223,7 @@ fn write_batch(store: &Store, spaces: &Spaces, id: u32, random: &mut StdRng) -> 
     store.write(batch).map(|()| writes)
 }
 
-/// A history, and the lists in the end.
+/// Runs a history, and returns it with the final lists.
 fn run(index: &str, isolation: Isolation, seed: u64) -> (Vec<Done>, Vec<Vec<u32>>) {
     let store = Store::anonymous(Options { size_max: 64 << 20, index: index.into(), times, ..Options::default() }).unwrap();
     let spaces = Spaces::of(&store);
@@ -272,7 +272,7 @@ fn run(index: &str, isolation: Isolation, seed: u64) -> (Vec<Done>, Vec<Vec<u32>
     (history, lists)
 }
 
-/// What a key shows whose list this is, and until when, if it expires.
+/// What a key with this list shows, and when that expires, if at all.
 fn shown_after(list: &[u32], key: u8, writers: &BTreeMap<u32, &Done>) -> (Option<Vec<u8>>, Option<u64>) {
     list.iter().fold((None, None), |(shown, expiry), id| match writers[id].writes[&key] {
         Act::Put => (Some(id.to_le_bytes().to_vec()), None),
@@ -282,7 +282,7 @@ fn shown_after(list: &[u32], key: u8, writers: &BTreeMap<u32, &Done>) -> (Option
     })
 }
 
-/// Compares what was shown with what the lists say; how often something had expired.
+/// Compares what was shown with what the lists say, and returns how often a value had expired.
 fn check_shown(history: &[Done]) -> u32 {
     let writers = history.iter().map(|done| (done.id, done)).collect();
     let mut expired = 0;
@@ -302,7 +302,7 @@ struct Graph {
     node_count: usize,
     /// Edges other than rw.
     order: Vec<(usize, usize)>,
-    /// From a reader to who has overwritten what he has read.
+    /// From a reader to the transaction that has overwritten what it read.
     rw: Vec<(usize, usize)>,
 }
 
@@ -341,7 +341,7 @@ impl Graph {
     }
 }
 
-/// Takes away what nothing leads to, until nothing is left, or a circle.
+/// Removes nodes without incoming edges until nothing is left, or only cycles.
 fn is_acyclic(node_count: usize, edges: impl Iterator<Item = (usize, usize)>) -> bool {
     let (mut successors, mut indegrees) = (vec![Vec::new(); node_count], vec![0; node_count]);
     for (from, to) in edges {
@@ -369,7 +369,7 @@ fn check(history: &[Done], lists: &[Vec<u32>]) -> (bool, bool) {
     (graph.is_serializable(), graph.is_allowed_by_snapshots())
 }
 
-/// How many transactions were not committed.
+/// Number of transactions that were not committed.
 fn conflicts_of(history: &[Done]) -> usize {
     THREADS as usize * PER_THREAD as usize - history.len()
 }
@@ -407,7 +407,7 @@ fn transactions_with_snapshots_are_isolated_by_them() {
     }
 }
 
-/// The checker itself: histories that are known to be one thing or the other.
+/// A test of the checker itself: histories of known kinds.
 #[test]
 fn the_checker_tells_known_histories_apart() {
     let done = |id, began, ended, reads: &[(u8, &[u32])], writes: &[u8]| {
@@ -417,13 +417,13 @@ fn the_checker_tells_known_histories_apart() {
     // Write skew.
     let history = [done(1, 0, 2, &[(0, &[]), (1, &[])], &[0]), done(2, 1, 3, &[(0, &[]), (1, &[])], &[1])];
     assert_eq!(check(&history, &[vec![1], vec![2]]), (false, true));
-    // A lost update shows as one that came from nowhere; here both are in the list, though neither has read the other.
+    // Usually a lost update loses its list entry. Here both are in the list, though neither has read the other.
     let history = [done(1, 0, 2, &[(0, &[])], &[0]), done(2, 1, 3, &[(0, &[])], &[0])];
     assert_eq!(check(&history, &[vec![1, 2]]), (false, false));
     // Read skew.
     let history = [done(1, 0, 2, &[(0, &[]), (1, &[])], &[0, 1]), done(2, 1, 3, &[(0, &[]), (1, &[1])], &[])];
     assert_eq!(check(&history, &[vec![1], vec![1]]), (false, false));
-    // A long fork: two readers who see two writers in different orders.
+    // A long fork: two readers see two writers in different orders.
     let history = [
         done(1, 0, 10, &[(0, &[])], &[0]),
         done(2, 1, 11, &[(1, &[])], &[1]),
@@ -431,7 +431,7 @@ fn the_checker_tells_known_histories_apart() {
         done(4, 3, 13, &[(0, &[]), (1, &[2])], &[]),
     ];
     assert_eq!(check(&history, &[vec![1], vec![2]]), (false, false));
-    // A reader who does not see what had returned before he began.
+    // A reader does not see a write that had returned before it began.
     let history = [done(1, 0, 1, &[(0, &[])], &[0]), done(2, 2, 3, &[(0, &[])], &[])];
     assert_eq!(check(&history, &[vec![1]]), (false, false));
     let history = [done(1, 0, 2, &[(0, &[])], &[0]), done(2, 1, 3, &[(0, &[])], &[])];

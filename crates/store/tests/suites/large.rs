@@ -1,4 +1,4 @@
-//! What takes its time, or memory: most of it is asked for by name.
+//! Tests that need much time or memory; most run only when they are named.
 
 use crate::fixture;
 use everleaf::{Direction, Isolation, Namespace, Options, Snapshot};
@@ -7,14 +7,14 @@ use rand::{Rng, SeedableRng};
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A number of this process in bytes, by its name in `/proc/self/status`.
+/// A field of `/proc/self/status` for this process, in bytes.
 fn memory(name: &str) -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-/// A transaction of a million writes takes what it writes and less than 400 bytes a key besides, at its largest, which is while it commits.
+/// A transaction of a million writes takes the size of its writes and less than 400 bytes a key besides, at its peak during the commit.
 #[test]
 #[ignore = "a gigabyte; alone, for it looks at the memory of the process"]
 fn a_million_writes_in_one_transaction_take_bounded_memory() {
@@ -66,7 +66,8 @@ fn large_values_in_one_transaction_take_bounded_memory() {
     assert!(store.verify().unwrap().is_sound());
 }
 
-/// A thread that writes keys of its own, one at a time: a key's value tells with which write it came, so a snapshot tells how far the writer was. One that goes
+/// A thread that writes its own keys, one at a time. Each value has the number of its write, so a snapshot shows how far the writer was. The model is a writer
+/// that makes the same writes without a store.
 /// through the same writes without a store is the model.
 struct Writer {
     number: u64,
@@ -75,7 +76,7 @@ struct Writer {
     done: u64,
 }
 
-/// The value of keys that are there from the start.
+/// The value of keys that exist from the start.
 const FIRST: u64 = 1;
 
 impl Writer {
@@ -90,7 +91,7 @@ impl Writer {
         (key, if self.random.random_bool(0.5) { FIRST + self.done } else { 0 })
     }
 
-    /// Goes on to where `found` has been made, which has all of `model` besides: behind the last put that is there, and the deletes that follow it.
+    /// Applies writes to `model` up to those that `found` shows: past the last put that is there, and the deletes that follow it.
     fn follow(&mut self, model: &mut [u64], found: &[u64]) {
         let own = || found.iter().skip(self.number as usize).step_by(2);
         let last_put = own().max().map_or(0, |value| value.saturating_sub(FIRST));
@@ -127,7 +128,7 @@ fn scan(snapshot: &Snapshot, space: &Namespace, direction: Direction, key_count:
     found
 }
 
-/// Says so when this ends, be it by a panic.
+/// Signals the end of its scope, even after a panic.
 struct Done<'a>(&'a AtomicBool);
 
 impl Drop for Done<'_> {
@@ -136,11 +137,11 @@ impl Drop for Done<'_> {
     }
 }
 
-/// Snapshots that begin while two threads write, each scanned while they go on: what they show is what both writers had done at one moment each, all of it and
-/// nothing else.
+/// Snapshots that begin while two threads write, and are scanned meanwhile. Each must show what both writers had done at one moment: all of it and nothing
+/// else.
 fn scan_under_writers(key_count: u64, snapshot_count: usize, size_max: usize) {
     let (store, space) = fixture::store(Options { size_max, ..Options::default() });
-    // Every other key is there.
+    // Every other key exists.
     let mut model: Vec<u64> = (0..2 * key_count).map(|n| if n % 2 == 0 { FIRST } else { 0 }).collect();
     assert_eq!(space.load((0..2 * key_count).step_by(2).map(|n| (n.to_be_bytes(), FIRST.to_le_bytes()))).unwrap(), key_count);
     let (done, writes) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -162,7 +163,7 @@ fn scan_under_writers(key_count: u64, snapshot_count: usize, size_max: usize) {
         let mut followers = [0, 1].map(|number| Writer::new(number, key_count));
         for number in 0..snapshot_count {
             let before = writes.load(Ordering::Relaxed);
-            // Both are at work.
+            // Waits until both write.
             while writes.load(Ordering::Relaxed) < before + 100 && !writers.iter().any(|writer| writer.is_finished()) {
                 std::thread::yield_now();
             }

@@ -1,4 +1,4 @@
-//! All suites of the store, in one program: so it is compiled once for each medium.
+//! All suites of the store, in one program, so that the store is compiled once for each medium.
 
 mod budget;
 mod churn;
@@ -22,5 +22,5 @@ mod upgrade;
 mod verify;
 mod world;
 
-/// The indexes that a store is likely to be on, each with leaves of its own kind.
+/// The indexes that a store is most likely to use, each with its own kind of leaves.
 const INDEXES: [&str; 7] = ["ever", "isle", "lb", "fp", "wb", "nv", "fast-fair"];

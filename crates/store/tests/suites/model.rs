@@ -1,4 +1,4 @@
-//! The store against a model: whatever sequence of operations, it answers as maps would, and goes on to do so after being opened again.
+//! The store against a model: for any sequence of operations it must answer as maps do, also after it is reopened.
 
 use everleaf::{Act, Batch, Change, Cursor, Direction, Error, Isolation, Merge, Namespace, Options, Snapshot, Store, Transaction};
 use everleaf_pmem::{Hardware, Pool, PoolOptions};
@@ -8,7 +8,7 @@ use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
 const SPACES: [&str; 2] = ["first", "second"];
-/// Keys that are prefixes of each other, share eight bytes and more, hold zeroes and high bytes.
+/// Keys that are prefixes of each other, share eight bytes and more, or contain zeroes and high bytes.
 const KEYS: [&[u8]; 16] = [
     b"",
     b"\0",
@@ -33,7 +33,7 @@ type Model = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
 #[derive(Clone, Debug)]
 enum Operation {
     Put(usize, usize, Vec<u8>),
-    /// What is done with keys at once, `None`: they are looked up; and from which number on that is refused.
+    /// Operations on keys in one group; `None` is a lookup. Lookups from this number on are refused.
     Act(usize, Vec<(usize, Option<Option<Vec<u8>>>)>, usize),
     Insert(usize, usize, Vec<u8>),
     Delete(usize, usize),
@@ -41,9 +41,9 @@ enum Operation {
     Append(usize, usize, Vec<u8>),
     Merge(usize, usize, Vec<u8>),
     DeleteRange(usize, Bound<usize>, Bound<usize>),
-    /// Sorted, and each key once.
+    /// Sorted, each key once.
     Load(usize, Vec<(usize, Vec<u8>)>),
-    /// So many keys at a time.
+    /// This many keys at a time.
     Walk(usize, Bound<usize>, Bound<usize>, bool, usize),
     Write(Vec<(usize, usize, Option<Vec<u8>>)>, Option<(usize, usize, Option<Vec<u8>>)>),
     Scan(usize, Bound<usize>, bool, usize),
@@ -58,7 +58,7 @@ enum Operation {
 fn operation() -> impl Strategy<Value = Operation> {
     use Operation::*;
     let (space, key) = (0..SPACES.len(), 0..KEYS.len());
-    // Few values, so that comparisons hold now and then; some long.
+    // Few values, so that comparisons sometimes succeed; some are long.
     let value = prop_oneof![8 => prop::collection::vec(0u8..2, 0..3), 1 => prop::collection::vec(any::<u8>(), 0..300)];
     let change = (space.clone(), key.clone(), prop::option::of(value.clone()));
     let bound = prop_oneof![key.clone().prop_map(Bound::Included), key.clone().prop_map(Bound::Excluded), Just(Bound::Unbounded)];
@@ -102,7 +102,7 @@ fn run(index: &str, operations: &[Operation]) -> Result<(), Error> {
             Operation::Look(_) => looks.push((store.snapshot()?, model.clone())),
             Operation::Reopen => {
                 looks.clear();
-                // The pool is not opened again, so nobody would find out that what is left of a clear is free.
+                // The pool is not opened again, so no later check would show that the rest of a clear is free.
                 store.collect(usize::MAX)?;
                 drop(spaces);
                 drop(store);
@@ -136,12 +136,12 @@ fn open_spaces(store: &Store) -> Result<Vec<Namespace>, Error> {
     SPACES.iter().map(|name| store.namespace(name)).collect()
 }
 
-/// Acts are done in their order, up to a key that is not to be looked up.
+/// Acts run in order, up to a key whose lookup is refused.
 fn act(space: &Namespace, model: &mut BTreeMap<Vec<u8>, Vec<u8>>, acts: &[(usize, Option<Option<Vec<u8>>>)], refused: usize) -> Result<(), Error> {
     let acts = acts.iter().map(|(k, to)| match to {
         None => (KEYS[*k], Act::Get),
         Some(None) => (KEYS[*k], Act::Delete),
-        // Not in the time of this test.
+        // Not during this test.
         Some(Some(value)) if value.len() % 2 == 1 => (KEYS[*k], Act::PutUntil(value, u64::MAX)),
         Some(Some(value)) => (KEYS[*k], Act::Put(value)),
     });
@@ -242,7 +242,7 @@ fn step(store: &Store, spaces: &[Namespace], model: &mut Model, operation: &Oper
                 let mut cursor = Cursor::new(from, direction).until(to);
                 let mut found = Entries::new();
                 while !cursor.is_over() {
-                    // Whoever goes on may do so over something else that shows the same.
+                    // The walk may continue over another source that shows the same.
                     let source = if source == 3 { found.len() % 3 } else { source };
                     let part = collect(*chunk, |visit| match source {
                         0 => spaces[*s].walk(&mut cursor, visit),
@@ -308,7 +308,7 @@ fn step(store: &Store, spaces: &[Namespace], model: &mut Model, operation: &Oper
     Ok(())
 }
 
-/// Makes `changes` in a transaction, checks at each step that it sees its own, takes back all but the first `kept` of them, and commits.
+/// Makes `changes` in a transaction, checks at each step that it sees its own, rolls back all but the first `kept` of them, and commits.
 fn transact(
     store: &Store,
     spaces: &[Namespace],
@@ -372,7 +372,7 @@ fn check_look(snapshot: &Snapshot, spaces: &[Namespace], shown: &Model) -> Resul
     Ok(())
 }
 
-/// What a scan of the model shows.
+/// The entries of a scan of the model.
 fn entries(map: &BTreeMap<Vec<u8>, Vec<u8>>, from: Bound<&[u8]>, direction: Direction, count: usize) -> Entries {
     let entry = |(key, value): (&Vec<u8>, &Vec<u8>)| (key.clone(), value.clone());
     match direction {

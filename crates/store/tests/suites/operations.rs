@@ -45,7 +45,7 @@ fn many_pairs_are_set_in_their_order_whatever_a_fence_waits_for() {
     }
 }
 
-/// The machine fails before the device has anything of the pool but its header: the journal has it all.
+/// The machine fails when the device has nothing of the pool but its header: the journal has the rest.
 #[test]
 fn a_journal_brings_back_what_was_acknowledged() {
     let directory = tempfile::tempdir().unwrap();
@@ -104,7 +104,7 @@ fn merges_add_up_whoever_does_them() {
                             store.write(batch).unwrap();
                         }
                         way => {
-                            // What is merged only never conflicts.
+                            // Keys that are only merged never conflict.
                             let isolation = if way == 2 { Isolation::Snapshot } else { Isolation::Serializable };
                             let mut transaction = store.begin(isolation).unwrap();
                             transaction.merge(space, &key, Merge::Add(1)).unwrap();
@@ -180,7 +180,7 @@ fn a_merge_that_fails_leaves_everything_as_it_was() {
     refused(transaction.scan(&space, Bound::Unbounded, Direction::Reverse, |_, _| ControlFlow::Continue(())));
     refused(transaction.commit());
     assert_eq!((keys(&space), space.get(b"text").unwrap().unwrap()), (vec![b"text".to_vec()], b"no counter".to_vec()));
-    // A savepoint takes merges back, too.
+    // A savepoint rolls back merges, too.
     let mut transaction = store.begin(Isolation::Snapshot).unwrap();
     transaction.merge(&space, b"c", Merge::Add(1)).unwrap();
     let savepoint = transaction.savepoint();
@@ -232,7 +232,7 @@ fn transactions_and_batches_merge_as_maps_would() {
                     assert_eq!(removed, gone.len() as u64);
                 }
                 3 => {
-                    // Takes the last byte off, and the key when none is left.
+                    // Removes the last byte, and the key when none is left.
                     let chop = |old: Option<&[u8]>| Ok(old.and_then(|old| old.split_last()).map(|(_, rest)| rest.to_vec()).filter(|rest| !rest.is_empty()));
                     match chop(own.get(&key).map(Vec::as_slice)).unwrap() as Option<Vec<u8>> {
                         Some(value) => drop(own.insert(key.clone(), value)),
@@ -281,7 +281,7 @@ fn cost(pool: &Pool<Hardware>, act: impl FnOnce()) -> (u64, u64) {
     (after.lines_flushed - before.lines_flushed, after.fences - before.fences)
 }
 
-/// Counted in lines and fences: neither values nor, for a namespace, keys are touched one by one in the pool.
+/// Counted in lines and fences. The values, and when a namespace is removed its keys, are not touched one by one in the pool.
 #[test]
 fn what_a_removal_costs_does_not_depend_on_the_values() {
     let costs = [10usize, 10_000].map(|size| {
@@ -325,14 +325,14 @@ fn a_cursor_goes_on_where_it_stands_whatever_was_written() {
     assert_eq!(take(&mut cursor, 3), [12, 14, 15]);
     assert_eq!((take(&mut cursor, 100), cursor.is_over(), take(&mut cursor, 100)), (vec![16, 17, 18, 19], true, vec![]));
     assert_eq!(kept.position(), Bound::Excluded(&[12][..]));
-    // From the last key on, backwards; a range that is none; a prefix.
+    // Backwards from the last key; an empty range; a prefix.
     let mut cursor = Cursor::new(Bound::Unbounded, Direction::Reverse).until(Bound::Included(&[97]));
     assert_eq!((take(&mut cursor, 1), take(&mut cursor, 2), take(&mut cursor, 1)), (vec![99], vec![98, 97], vec![]));
     assert!(take(&mut Cursor::new(Bound::Excluded(&[30]), Direction::Forward).until(Bound::Included(&[30])), 9).is_empty());
     assert!(take(&mut Cursor::new(Bound::Included(&[30]), Direction::Forward).until(Bound::Included(&[20])), 9).is_empty());
     let mut cursor = Cursor::prefix(&[12], Direction::Reverse);
     assert_eq!((take(&mut cursor, 1).len(), take(&mut cursor, 9).len()), (1, 1));
-    // What a serializable transaction has not come to is no business of its own.
+    // What a serializable transaction has not reached must not cause a conflict.
     for (written, conflicts) in [(40u8, true), (42, true), (43, false), (60, false)] {
         let mut transaction = store.begin(Isolation::Serializable).unwrap();
         let mut cursor = Cursor::new(Bound::Included(&[40]), Direction::Forward).until(Bound::Excluded(&[50]));
@@ -371,7 +371,7 @@ fn what_is_loaded_is_there_at_once_and_for_good() {
         if *key == 3_000u32.to_be_bytes() {
             assert_eq!((space.count(), space.get(&1u32.to_be_bytes()).unwrap()), (0, None), "not yet");
             assert!(matches!(space.put(b"k", b"v"), Err(Error::Loading { namespace }) if namespace == "space"));
-            // What is in front of it is done.
+            // The acts before it are done.
             let mut found = Vec::new();
             let acts = [(&b"a"[..], Act::Delete), (b"k", Act::Put(b"v")), (b"b", Act::Delete)];
             let outcome = space.act_many(&acts, &mut found, |_, _| unreachable!("nothing is looked up"));
@@ -388,7 +388,7 @@ fn what_is_loaded_is_there_at_once_and_for_good() {
         assert_eq!((before.get(&space, &key).unwrap(), oldest.get(&space, &key).unwrap()), (None, None));
     }
     assert_eq!((oldest.get(&space, b"there before").unwrap(), before.get(&space, b"there before").unwrap()), (Some(b"and gone".to_vec()), None));
-    // It is an index like any other: snapshots see what comes of it.
+    // It is an index like any other: snapshots see its later changes.
     (0..count).step_by(3).for_each(|n| assert!(space.delete(&n.to_be_bytes()).unwrap()));
     space.put(&1u32.to_be_bytes(), b"new").unwrap();
     space.clear().unwrap();
@@ -440,7 +440,7 @@ fn a_load_that_fails_leaves_no_trace() {
     check(&store);
 }
 
-/// Indexes that gather all entries before they make anything of them were given the last one again and again, until there was no memory.
+/// Regression: indexes that collect all entries before they build anything received the last one repeatedly, until memory was exhausted.
 #[test]
 fn a_load_that_fails_ends_on_every_index() {
     for index in everleaf_index::registry::<[u8], Hardware>().into_iter().filter(|index| index.persistent).map(|index| index.name) {
@@ -455,7 +455,7 @@ fn a_load_that_fails_ends_on_every_index() {
     }
 }
 
-/// Each that found no place went through all the others three times: who watched a hundred thousand keys, one after the other, held up everybody for minutes.
+/// Regression: each snapshot without a place went through all others three times. A client that watched a hundred thousand keys blocked everybody for minutes.
 #[test]
 fn a_snapshot_among_many_is_as_soon_there_as_one_among_few() {
     let (store, _) = store();
@@ -475,7 +475,7 @@ fn a_snapshot_among_many_is_as_soon_there_as_one_among_few() {
     assert!(many < few * 10, "{few:?} among 100, {many:?} among 20 100");
 }
 
-/// Most of them have found no place.
+/// Most of the snapshots have found no place.
 #[test]
 fn snapshots_that_end_in_any_order_hold_back_what_the_others_see() {
     const COUNT: u64 = 60;
@@ -516,7 +516,7 @@ fn a_verification_tells_how_far_it_is() {
     assert!(report.unwrap().is_none() && looks == 1);
 }
 
-/// What is asked for entries may panic. Then nothing was loaded, and everything goes on.
+/// The iterator of entries may panic. Then nothing is loaded, and the store keeps working.
 #[test]
 fn a_load_whose_entries_panic_leaves_no_trace() {
     for count in [1, 100, 5_000] {
@@ -532,7 +532,7 @@ fn a_load_whose_entries_panic_leaves_no_trace() {
     }
 }
 
-/// The record was written without a look at the size.
+/// Regression: the record was written without a check of the size.
 #[test]
 fn a_value_that_a_batch_merges_is_not_too_long_either() {
     let (store, space) = store();
@@ -549,7 +549,7 @@ fn a_value_that_a_batch_merges_is_not_too_long_either() {
     check(&store);
 }
 
-/// It was shown the key once more, alone, as if the key could not be looked up.
+/// Regression: the callback was shown the key again, alone, as if the key could not be looked up.
 #[test]
 fn who_refuses_what_several_lookups_show_is_asked_once() {
     let (_store, space) = fixture::store(Options { size_max: 1 << 20, ..Options::default() });

@@ -1,4 +1,4 @@
-//! Keys that are damaged are those of other places: nobody takes one for where he has come to.
+//! A damaged key looks like a key of another place: no walk may take it for its own position.
 
 use crate::fixture::{bytes_of, forge_key_of, store_in_memory};
 use everleaf::{Cursor, Direction, Error, Evacuation, Isolation, Options, Store, repair};
@@ -17,7 +17,7 @@ fn options(index: &str) -> Options {
     Options { index: index.into(), size_max: 1 << 20, recovery_threads: 1, ..Options::default() }
 }
 
-/// Lies in the middle of all keys there are.
+/// Lies in the middle of the key space.
 fn key(n: u64) -> [u8; 8] {
     (1 << 62 | n).to_be_bytes()
 }
@@ -29,7 +29,7 @@ fn store_of(index: &str) -> (Arc<Memory>, Store) {
     (memory, store)
 }
 
-/// Changes the first byte of each key that is damaged: so they are below all others, or above.
+/// Changes the first byte of each damaged key, so that they are below all others, or above.
 fn damage(memory: &Memory, first: u8) {
     DAMAGED.for_each(|n| {
         let mut changed = key(n);
@@ -38,7 +38,7 @@ fn damage(memory: &Memory, first: u8) {
     });
 }
 
-/// One byte of one key ended the salvage of a namespace where it was met, or at the next entry, and nothing was said to be lost.
+/// Regression: one damaged byte of one key ended the salvage of a namespace there, or at the next entry, and no loss was reported.
 #[test]
 fn a_damaged_key_costs_its_entry_and_no_other() {
     let directory = tempfile::tempdir().unwrap();
@@ -52,7 +52,7 @@ fn a_damaged_key_costs_its_entry_and_no_other() {
             let sound = bytes_of(&memory);
             let found = key(COUNT / 2 + 3);
             let at = sound.windows(16).position(|bytes| bytes[..8] == found && bytes[8..] == VALUE[..8]).unwrap();
-            // Down and up, by as much as may be and by as little.
+            // Down and up, by as much and by as little as possible.
             let flips = |byte: u8| [1 << byte.checked_ilog2().unwrap_or(0), 0x80 >> byte.leading_ones().min(7), 1, 2];
             for (byte, flip) in (0..8).flat_map(|byte| flips(found[byte]).map(|flip| (byte, flip))) {
                 let mut damaged = sound.clone();
@@ -68,7 +68,7 @@ fn a_damaged_key_costs_its_entry_and_no_other() {
     }
 }
 
-/// It began each step behind the last key of the one before, whatever that was: below, and it went round for ever; above, and it was done.
+/// Regression: each step began after the last key of the one before, even a damaged one. If that was too low, it never ended; if too high, it ended early.
 #[test]
 fn a_compaction_goes_by_damaged_keys() {
     for index in INDEXES {
@@ -81,7 +81,7 @@ fn a_compaction_goes_by_damaged_keys() {
                 if steps < 5_000 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
             assert!(steps < 5_000, "{index}, {first}: {shrunk:?}");
-            // Where leaves cannot be moved with such keys, records are all the same; and so it says.
+            // Where leaves with such keys cannot be moved, records still are, and the compaction says so.
             println!("{index}, {first}: {shrunk:?} in {steps} steps");
             let leaving = COUNT - 2 * (DAMAGED.end - DAMAGED.start);
             assert!(shrunk.as_ref().map_or(true, |shrunk| shrunk.records > leaving), "{index}, {first}: {shrunk:?}");
@@ -89,14 +89,14 @@ fn a_compaction_goes_by_damaged_keys() {
     }
 }
 
-/// The same.
+/// The same for a sweep.
 #[test]
 fn a_sweep_goes_by_damaged_keys() {
     for index in INDEXES {
         for first in [0, 0xff] {
             let (memory, store) = store_of(index);
             let space = store.namespace("space").unwrap();
-            // It expires when all that is damaged has been passed; one that has not keeps the namespace on the list.
+            // It expires only after all damaged keys have been passed; an unexpired one keeps the namespace on the list.
             space.put_until(&key(COUNT), b"goes", 1).unwrap();
             space.put_until(&key(COUNT + 1), b"stays", u64::MAX).unwrap();
             damage(&memory, first);
@@ -108,7 +108,7 @@ fn a_sweep_goes_by_damaged_keys() {
     }
 }
 
-/// A cursor went on behind the key, from the beginning or from nowhere.
+/// Regression: a cursor continued after the damaged key: from the beginning, or at the end.
 #[test]
 fn a_cursor_does_not_go_on_behind_a_damaged_key() {
     for index in INDEXES {
@@ -130,13 +130,13 @@ fn a_cursor_does_not_go_on_behind_a_damaged_key() {
                 assert!(cursor.is_over() || matches!(position, Bound::Unbounded) || matches!(position, Bound::Excluded(at) if is_known(at)), "{position:?}");
             }
             assert!(shown.iter().all(|shown| shown[0] == key(0)[0]));
-            // Some trees leave out what is not of its leaf's range. Nothing else is left out without a word.
+            // Some trees leave out a key outside its leaf's range. Nothing else is left out silently.
             assert!(failures > 0 || index != "ever" && shown.len() as u64 == COUNT - (DAMAGED.end - DAMAGED.start), "{index}, {first}, {direction:?}");
         }
     }
 }
 
-/// The check of a range for phantoms ended at a key that was above its end by damage alone.
+/// Regression: the check of a range for phantoms ended at a key that only damage put above the range's end.
 #[test]
 fn a_damaged_key_hides_no_phantom() {
     let mut conflicts = 0;

@@ -1,4 +1,4 @@
-//! A store in use is made as small as what it holds.
+//! Compaction of a store in use to the size of its content.
 
 use crate::fixture::{self, check};
 use everleaf::{Batch, Direction, Evacuation, Isolation, Namespace, Options, Shrunk, Snapshot, Store};
@@ -44,12 +44,12 @@ fn as_of(snapshot: &Snapshot, space: &Namespace) -> Content {
     content(|visit| snapshot.scan(space, Bound::Unbounded, Direction::Forward, visit).unwrap())
 }
 
-/// Four fifths are removed; then, while two threads write half of what is left and one reads, the space of the file comes near to what there is. Nobody but the
+/// Four fifths are removed. Then, while two threads write half of the rest and one reads, the file's space approaches the size of the content. Only the
 /// compaction moves the other half.
 #[test]
 fn the_file_gets_as_small_as_what_is_left() {
     const KEYS: u64 = 60_000;
-    // Other file systems may keep pages for a while that were written just before.
+    // Other file systems may keep recently written pages for a while.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     for index in INDEXES {
         let path = dir.path().join(index);
@@ -58,7 +58,7 @@ fn the_file_gets_as_small_as_what_is_left() {
         let space = store.namespace("space").unwrap();
         (0..KEYS).for_each(|n| space.put(&key(n), &value(n)).unwrap());
         (0..KEYS).filter(|n| n % 5 != 0).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
-        // One that is made late lies at the end.
+        // A late namespace lies at the end.
         let late = store.namespace("late").unwrap();
         late.put(b"late", b"late").unwrap();
         let taken = || std::fs::metadata(&path).unwrap().blocks() * 512;
@@ -89,12 +89,12 @@ fn the_file_gets_as_small_as_what_is_left() {
             done.store(true, Ordering::Relaxed);
             shrunk.unwrap()
         });
-        // Twice, for what threads have had at hand.
+        // Twice, because of blocks that threads keep ready.
         let again = store.compact(Evacuation::Sparse, go_on).unwrap();
         println!("{index}: {before} bytes before, {} after; {shrunk:?}, then {again:?}", taken());
         assert!(shrunk.is_complete && shrunk.records + again.records > KEYS / 20, "{index}: {shrunk:?}");
         let live = KEYS / 5 * 108;
-        // Some leaves stay as many as they were, and some where they are; what the writers have just made lies where there was room.
+        // The number of some leaves stays the same, and so does the place of some. New records of the writers lie where there was room.
         assert!(before > 6 * live && taken() < 4 * live + (1 << 20), "{index}: {} bytes for {live}, {before} before", taken());
         check(&store);
         let held = now(&space);
@@ -102,19 +102,19 @@ fn the_file_gets_as_small_as_what_is_left() {
         store.close().unwrap();
         drop((space, late));
         let length = std::fs::metadata(&path).unwrap().len();
-        // One block at the end that cannot be moved keeps what is before it, be it a hole.
+        // One immovable block at the end keeps everything before it, even holes.
         assert!(length < before, "{index}: {length} bytes long, {before} before");
         let store = Store::open(&path, options()).unwrap();
         let space = store.namespace("space").unwrap();
         assert_eq!(now(&space), held);
         check(&store);
-        // It grows again, into what was given back.
+        // The store grows again into the space given back.
         (0..KEYS).for_each(|n| space.put(&key(n), &value(n)).unwrap());
         check(&store);
     }
 }
 
-/// Values of more than half a slab that share slabs are moved as small ones are, beside a snapshot, too.
+/// Values of more than half a slab that share slabs are moved like small ones, also beside a snapshot.
 #[test]
 fn what_shares_slabs_is_moved() {
     const KEYS: u64 = 300;
@@ -137,15 +137,15 @@ fn what_shares_slabs_is_moved() {
     assert!(now(&space) == held && as_of(&snapshot, &space) == held && held.len() as u64 == KEYS / 5);
     assert!((0..KEYS).step_by(5).all(|n| held[&key(n)[..]] == value(n)));
     check(&store);
-    // A crash.
+    // Simulates a crash.
     drop((snapshot, space, store));
     let store = Store::open(&path, Options::default()).unwrap();
     assert!(now(&store.namespace("space").unwrap()) == held);
     check(&store);
 }
 
-/// A pool that was full of small values, of which hardly any are left, has room for a large one when it is compacted: leaves of Ever that are not needed are in
-/// nobody's way, and those that are lie together.
+/// A pool that was full of small values, few of which are left, has room for a large one after a compaction: Ever's unneeded leaves do not obstruct it, and the
+/// needed ones lie together.
 #[test]
 fn what_is_left_makes_room_in_one_piece() {
     const SIZE: usize = 32 << 20;
@@ -153,7 +153,7 @@ fn what_is_left_makes_room_in_one_piece() {
     let (store, space) = fixture::store(Options { index: "ever".into(), size_max: SIZE, ..Options::default() });
     let count = (0..).find(|n| space.put(&key(*n), b"small").is_err()).unwrap();
     (0..count).filter(|n| n % KEPT as u64 != 0).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
-    // What stays may lie in the middle.
+    // The rest may lie in the middle.
     let large = vec![7; SIZE * 2 / 5];
     assert!(space.put(b"large", &large).unwrap_err().is_no_space(), "nothing lies in the way");
     let shrunk = store.compact(Evacuation::Sparse, go_on).unwrap();
@@ -167,7 +167,7 @@ fn what_is_left_makes_room_in_one_piece() {
     check(&store);
 }
 
-/// Records of every kind are moved, and all leaves; nobody sees a difference, whatever moment he looks at.
+/// Records of every kind are moved, and all leaves; no reader sees a difference at any moment.
 #[test]
 fn whatever_is_moved_is_the_same() {
     for index in INDEXES {
@@ -193,14 +193,14 @@ fn whatever_is_moved_is_the_same() {
         for round in 0..3 {
             let shrunk = store.compact(Evacuation::All, go_on).unwrap();
             assert!(shrunk.is_complete && shrunk.records >= 1900, "{index}: {shrunk:?}");
-            // Each record that is moved adds an entry, so that most leaves have been copied already, to where there is room.
+            // Each moved record adds an entry, so most leaves have already been copied, to where there was room.
             let leaves_min = if index == "bztree" { 1 } else { 11 };
             assert!(shrunk.leaves >= leaves_min, "{index}: {shrunk:?}");
             assert!(seen() == before, "{index}, round {round}");
             assert_eq!(expiries(), expiries_before);
             check(&store);
         }
-        // Nothing that it has read has changed.
+        // Nothing that the transaction has read has changed.
         transaction.put(&space, &key(501), b"after all").unwrap();
         transaction.commit().unwrap();
         assert!(store.begin(Isolation::Serializable).unwrap().is_unchanged_since(&first, &space, &key(300)).unwrap());
@@ -211,12 +211,12 @@ fn whatever_is_moved_is_the_same() {
     }
 }
 
-/// Where small values were, large ones have room.
+/// Large values have room where small ones were.
 #[test]
 fn a_pool_that_is_full_of_gaps_takes_what_is_large() {
     let (store, space) = fixture::store(Options { size_max: 16 << 20, ..Options::default() });
     let full = (0..).find(|n| space.put(&key(*n), &value(*n)).is_err_and(|error| error.is_no_space())).unwrap();
-    // In a pool without room it does what it can.
+    // In a pool without room compaction does what it can.
     assert!(store.compact(Evacuation::All, go_on).unwrap().records < full);
     check(&store);
     (0..full).filter(|n| n % 4 != 0).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
@@ -231,7 +231,7 @@ fn a_pool_that_is_full_of_gaps_takes_what_is_large() {
     assert!((0..full).step_by(4).all(|n| space.get(&key(n)).unwrap().as_deref() == Some(&value(n)[..])));
 }
 
-/// What an index leaves behind when it is closed takes room again, and what is written afterwards: a little, not a whole step of growth.
+/// The data that an index leaves at its close, and later writes, take room again: a little, not a whole step of growth.
 #[test]
 fn what_was_made_small_stays_small() {
     let directory = tempfile::tempdir().unwrap();

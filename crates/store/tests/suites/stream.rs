@@ -1,4 +1,4 @@
-//! Backup, restore, export and import: what comes out is what was there at one moment, and what is damaged is told.
+//! Backup, restore, export and import: the output is the content at one moment, and damage is reported.
 
 use crate::fixture::{FAR_MS, content};
 use everleaf::{Direction, Options, Origin, Part, Passed, Store, StreamError, StreamReader, check_stream, restore};
@@ -52,7 +52,7 @@ fn what_is_imported_is_what_was_exported() {
     let indexes: Vec<_> = copy.stats().namespaces.iter().map(|namespace| namespace.index).collect();
     assert_eq!(indexes, ["isle", "lb", "isle"]);
     assert!(copy.verify().unwrap().is_sound());
-    // Of a key that is there, the stream's value wins; others stay.
+    // Where a key exists already, the stream's value wins; other keys stay.
     let names = copy.namespace("names").unwrap();
     names.put(b"a key that is longer than all the others", b"changed").unwrap();
     names.put(b"not in the stream, and longer than all", b"kept").unwrap();
@@ -79,7 +79,7 @@ fn an_empty_store_and_an_empty_namespace_have_streams() {
     assert_eq!(reader.next_part().unwrap(), Part::End);
 }
 
-/// One without keys that are seen was lost, and its index with it.
+/// Regression: a namespace without visible keys was lost, together with its choice of index.
 #[test]
 fn an_empty_namespace_stays_whatever_copies_it() {
     let directory = tempfile::tempdir().unwrap();
@@ -106,7 +106,7 @@ fn an_empty_namespace_stays_whatever_copies_it() {
     }
 }
 
-/// Two keys are always changed together, and others come and go; a namespace is cleared in between.
+/// Two keys are always changed together, others come and go, and a namespace is cleared in between.
 #[test]
 fn an_export_shows_one_moment_whatever_is_written_meanwhile() {
     let source = store("isle");
@@ -170,7 +170,7 @@ fn entries(stream: &[u8]) -> Vec<(String, Vec<u8>, Vec<u8>)> {
     }
 }
 
-/// Whatever byte is changed or missing: an error, whose offset is not behind the change, and until then nothing but what was written.
+/// Whatever byte is changed or missing: the import fails at an offset not after the change, and until then it yields only what was written.
 #[test]
 fn every_damage_of_a_stream_is_told() {
     let source = store("isle");
@@ -201,7 +201,7 @@ fn every_damage_of_a_stream_is_told() {
     check(&[&stream[..], b"\0"].concat(), stream.len(), "a byte more");
 }
 
-/// A forger has the right checksums.
+/// A forger's checksums are valid.
 #[test]
 fn a_forged_stream_is_told_and_takes_no_more_memory_than_it_brings() {
     fn block(kind: u32, number: u32, claimed: Option<u32>, content: &[u8]) -> Vec<u8> {
@@ -277,20 +277,20 @@ fn a_backup_is_whole_or_what_was_there_before() {
     assert!(std::fs::read(&file).unwrap() == before);
     let absent = directory.path().join("absent").join("backup");
     assert!(matches!(source.snapshot().unwrap().backup(&absent).map(drop), Err(StreamError::Io { .. })));
-    // A pipe is not replaced by a file, of which who reads it would never hear.
+    // A file must not replace a pipe: the pipe's reader would receive nothing.
     let pipe = directory.path().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let refusal = source.snapshot().unwrap().backup(&pipe).map(drop).expect_err("it is a pipe").to_string();
     assert!(refusal.contains("a pipe or a device"), "{refusal}");
     assert!(!std::fs::metadata(&pipe).unwrap().is_file());
     std::fs::remove_file(&pipe).unwrap();
-    // A damaged one leaves no pool.
+    // A damaged stream leaves no pool.
     let mut damaged = before.clone();
     *damaged.last_mut().unwrap() ^= 1;
     restore(&pool, options(), damaged.as_slice(), |_, _| ()).expect_err("a damaged stream");
     let names = || std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>();
     assert_eq!(names(), ["backup"]);
-    // Neither does one that was interrupted before: it is begun anew.
+    // Nor does an interrupted restore leave anything: the next one starts anew.
     let unfinished = directory.path().join("restored.pool.unfinished");
     std::fs::write(&unfinished, [0; 4096]).unwrap();
     restore(&pool, options(), before.as_slice(), |_, _| ()).unwrap();
@@ -298,7 +298,7 @@ fn a_backup_is_whole_or_what_was_there_before() {
     let restored = Store::open(&pool, options()).unwrap();
     assert!(content(&restored) == content(&source));
     assert_eq!(names().len(), 2);
-    // What has that name and is nothing that anybody has begun is somebody's.
+    // A file of that name that is no unfinished restore belongs to somebody else.
     std::fs::remove_file(&pool).unwrap();
     std::fs::write(&unfinished, "a letter").unwrap();
     let refusal = restore(&pool, options(), before.as_slice(), |_, _| ()).expect_err("a letter").to_string();
@@ -306,7 +306,7 @@ fn a_backup_is_whole_or_what_was_there_before() {
     assert_eq!(std::fs::read(&unfinished).unwrap(), b"a letter");
 }
 
-/// The pool lost its name to its own backup, and what was written from then on went with the process.
+/// Regression: the pool's own backup took its name, and later writes were lost at the end of the process.
 #[test]
 fn a_backup_does_not_take_the_place_of_its_pool() {
     let directory = tempfile::tempdir().unwrap();
@@ -323,7 +323,7 @@ fn a_backup_does_not_take_the_place_of_its_pool() {
     assert!(content(&Store::open(&path, options()).unwrap()) == expected);
 }
 
-/// The pool lost its name, and whoever served it went on to acknowledge what went with the process.
+/// Regression: the pool lost its name, and its server acknowledged writes that were lost at the end of the process.
 #[test]
 fn a_backup_does_not_take_the_place_of_any_pool() {
     let directory = tempfile::tempdir().unwrap();
@@ -343,7 +343,7 @@ fn a_backup_does_not_take_the_place_of_any_pool() {
     other.close().unwrap();
     refuse();
     assert!(content(&Store::open(&served, options()).unwrap()) == expected);
-    // One that has come there meanwhile.
+    // A file that has appeared there meanwhile.
     let late = directory.path().join("late");
     let backup = source.snapshot().unwrap().backup(&late).unwrap();
     Store::open(&late, options()).unwrap().close().unwrap();
@@ -351,7 +351,7 @@ fn a_backup_does_not_take_the_place_of_any_pool() {
     Store::open(&late, options()).unwrap();
 }
 
-/// A crash that left a new pool with both its names kept it from being compacted for good.
+/// Regression: after a crash that left a new pool with both its names, it could never be compacted.
 #[test]
 fn a_pool_that_has_kept_its_other_name_is_compacted() {
     let directory = tempfile::tempdir().unwrap();
@@ -365,7 +365,7 @@ fn a_pool_that_has_kept_its_other_name_is_compacted() {
     assert!(!other.exists() && content(&Store::open(&path, options()).unwrap()) == expected);
 }
 
-/// A name that was misspelt gave a stream without it, and no word.
+/// Regression: a misspelt name produced a stream without the namespace, and no error.
 #[test]
 fn what_is_to_be_exported_is_there_or_that_is_an_error() {
     let source = store("isle");
@@ -378,7 +378,7 @@ fn what_is_to_be_exported_is_there_or_that_is_an_error() {
     }
 }
 
-/// The second of two backups to one file removed what the first had written so far, whose end then gave the name to what the second had.
+/// Regression: the second of two backups to one file removed what the first had written so far; the end of the first then gave the name to the second's file.
 #[test]
 fn who_comes_second_to_a_file_that_is_being_written_is_refused() {
     const REFUSAL: &str = "somebody else is writing";
@@ -393,7 +393,7 @@ fn who_comes_second_to_a_file_that_is_being_written_is_refused() {
     assert!(refusal.contains(REFUSAL), "{refusal}");
     let passed = first.finish().unwrap();
     assert_eq!(check_stream(std::fs::File::open(&file).unwrap(), |_, _| ()).unwrap().entries, passed.entries);
-    // Whose file is gone leaves that of another alone, and what had the name.
+    // A backup whose file is gone leaves another's file alone, and the previous file of that name.
     let (before, robbed) = (std::fs::read(&file).unwrap(), backup().unwrap());
     std::fs::remove_file(&unfinished).unwrap();
     std::fs::write(&unfinished, [0; 9]).unwrap();
@@ -402,7 +402,7 @@ fn who_comes_second_to_a_file_that_is_being_written_is_refused() {
     assert_eq!(std::fs::read(&unfinished).unwrap(), [0; 9]);
     assert!(std::fs::read(&file).unwrap() == before);
     backup().unwrap().finish().unwrap();
-    // A pool that is being made.
+    // A pool under construction.
     let mut refusals = Vec::new();
     let second = |_: Passed, _: &Origin| {
         refusals.push(restore(&pool, options(), before.as_slice(), |_, _| ()).map(drop).expect_err("the first is not done").to_string())
@@ -412,7 +412,7 @@ fn who_comes_second_to_a_file_that_is_being_written_is_refused() {
     assert!(content(&Store::open(&pool, options()).unwrap()) == content(&source));
 }
 
-/// It was left as by a crash, so that it was refused after the machine had been started again, though nothing had happened to it.
+/// Regression: the pool was left as after a crash, and so refused after a restart of the machine, although nothing had happened to it.
 #[test]
 fn a_pool_whose_compaction_fails_is_closed() {
     let directory = tempfile::tempdir().unwrap();
@@ -421,20 +421,20 @@ fn a_pool_whose_compaction_fails_is_closed() {
     fill(&store, 2000, 2000, 6);
     let expected = content(&store);
     store.close().unwrap();
-    // In the place of the new pool is what cannot be removed.
+    // The place of the new pool holds something that cannot be removed.
     std::fs::create_dir(directory.path().join("pool.unfinished")).unwrap();
     assert!(everleaf::compact(&path, options(), |_, _| ControlFlow::Continue(())).is_err());
     assert_eq!(Pool::inspect(&path).unwrap().info().found, Found::Clean);
     std::fs::remove_dir(directory.path().join("pool.unfinished")).unwrap();
-    // There is no room for the new one.
+    // There is no room for the new pool.
     assert!(everleaf::compact(&path, Options { size_max: 1 << 20, ..options() }, |_, _| ControlFlow::Continue(())).is_err());
     assert_eq!(Pool::inspect(&path).unwrap().info().found, Found::Clean);
     everleaf::compact(&path, options(), |_, _| ControlFlow::Continue(())).unwrap();
     assert!(content(&Store::open(&path, options()).unwrap()) == expected);
 }
 
-/// A pool that only its group may read could be read by everybody when it was compacted, and so could its backups; and where a link led to it, it stayed as
-/// it was, and the link was gone.
+/// Regression: a compacted pool that only its group could read became readable for everybody, as did its backups. If a link led to the pool, the pool stayed
+/// uncompacted, and the link was lost.
 #[test]
 fn what_takes_the_place_of_a_file_takes_its_permissions_and_its_place() {
     use std::os::unix::fs::PermissionsExt;

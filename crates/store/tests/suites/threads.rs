@@ -48,8 +48,8 @@ fn no_increment_is_lost() {
     }
 }
 
-/// Who writes and then reads, in one group, and somebody who does so the other way round, do not overlook each other; who reads and then writes is not ahead of
-/// himself. All of it on keys that differ, so that each group reads before it writes anything.
+/// A group that writes and then reads, and one that reads and then writes, must not miss each other; and a group that reads and then writes must not see its
+/// own later writes. All keys differ, so each group reads before it writes anything.
 #[test]
 fn what_a_group_reads_is_read_in_its_place() {
     const ROUNDS: u32 = 5_000;
@@ -80,7 +80,7 @@ fn what_a_group_reads_is_read_in_its_place() {
     }
 }
 
-/// They did, from before they had read it until their writes were durable.
+/// Regression: they waited, from before the read until their writes were durable.
 #[test]
 fn groups_that_read_the_same_key_do_not_wait_for_each_other() {
     let store = store("ever");
@@ -93,7 +93,7 @@ fn groups_that_read_the_same_key_do_not_wait_for_each_other() {
             scope.spawn(move || {
                 let visit = |_, _: Option<Found<'_>>| {
                     told.send(()).unwrap();
-                    // Until nobody can say so any more.
+                    // Until all senders are gone.
                     go.recv().unwrap_err();
                     Ok(ControlFlow::Continue(()))
                 };
@@ -107,7 +107,7 @@ fn groups_that_read_the_same_key_do_not_wait_for_each_other() {
     assert!(both_have, "one has waited for the other");
 }
 
-/// Every batch writes its number to all keys of all namespaces, or removes them. A reader who reads one key and then another must find the second at least as
+/// Every batch writes its number to all keys of all namespaces, or removes them. If a reader reads one key and then another, the second must be at least as
 /// new.
 #[test]
 fn a_reader_never_sees_half_a_batch() {
@@ -155,8 +155,8 @@ fn a_reader_never_sees_half_a_batch() {
     }
 }
 
-/// Batches of two keys each remove one half of a pair and write the other: at any time exactly one of the two is there. Readers check what one read can:
-/// whoever finds the left key absent finds the right one, if no batch came between, which the number in the third key tells.
+/// Batches of two keys each remove one half of a pair and write the other: at any time exactly one of the two is there. Readers use single reads: a reader that
+/// finds the left key absent must find the right one if no batch came between, which the number in the third key shows.
 #[test]
 fn a_batch_moves_a_key_without_losing_it() {
     const MOVES: u64 = 5_000;
@@ -281,7 +281,7 @@ fn clearing_under_writers_leaves_what_is_counted() {
     }
 }
 
-/// Keys that stay are visited by every scan exactly once and in order, whatever is written between them.
+/// Every scan visits permanent keys exactly once and in order, whatever is written between them.
 #[test]
 fn a_scan_visits_what_stays_exactly_once() {
     const STAYING: u32 = 2_000;
@@ -329,7 +329,7 @@ fn a_scan_visits_what_stays_exactly_once() {
     }
 }
 
-/// They waited for each other's devices.
+/// Regression: groups waited for each other's devices.
 #[test]
 fn who_depends_on_a_key_does_not_wait_for_others_who_do() {
     let store = &Store::anonymous(Options { size_max: 1 << 20, ..Options::default() }).unwrap();
@@ -337,7 +337,7 @@ fn who_depends_on_a_key_does_not_wait_for_others_who_do() {
     space.put(b"hot", b"1").unwrap();
     let (sender, done) = mpsc::channel();
     std::thread::scope(|scope| {
-        // The key is shown while it is held, since another is written.
+        // The key is read while it is held, since the group writes another one.
         let acts = [(&b"hot"[..], Act::Get), (b"own", Act::Put(b"1"))];
         let shown = space.act_many(&acts, &mut Vec::new(), |_, _| {
             let sender = sender.clone();

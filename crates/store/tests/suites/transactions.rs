@@ -1,4 +1,4 @@
-//! Snapshots and transactions: the known anomalies by name, each provoked, with what each mode allows; and what transactions promise besides.
+//! Snapshots and transactions: provokes each known anomaly by name and checks what each isolation level allows, and tests other promises of transactions.
 
 use crate::INDEXES;
 use crate::fixture::{self, forge_commit_of, store_in_memory};
@@ -60,7 +60,7 @@ fn keys(transaction: &Transaction, space: &Namespace) -> Vec<Vec<u8>> {
     keys
 }
 
-/// Checks that somebody else was faster, with this key.
+/// Checks for a conflict on this key.
 #[track_caller]
 fn assert_conflict(outcome: Result<(), Error>, wanted: &[u8]) {
     match outcome {
@@ -120,7 +120,7 @@ fn no_phantom() {
         space.put(b"phantom", b"").unwrap();
         space.delete(b"y").unwrap();
         assert_eq!(keys(&reader, &space), before);
-        // What it has not seen matters only to one that claims to have seen all as of its commit.
+        // Changes that it has not seen matter only to a transaction that claims to have seen all as of its commit.
         match isolation {
             Isolation::ReadOnly => assert!(matches!(reader.put(&space, b"z", b""), Err(Error::ReadOnly))),
             _ => reader.put(&space, b"z", b"").unwrap(),
@@ -144,7 +144,7 @@ fn no_lost_update() {
         increment(&mut second);
         first.commit().unwrap();
         assert_conflict(second.commit(), b"x");
-        // Nor one by somebody without a transaction.
+        // Nor can a write outside of transactions.
         let mut third = store.begin(isolation).unwrap();
         increment(&mut third);
         space.put(b"x", b"100").unwrap();
@@ -184,7 +184,7 @@ fn write_skew_is_possible_with_snapshots_and_not_if_serializable() {
     }
 }
 
-/// Each adds a key to what the other has counted.
+/// Each transaction adds a key to those that the other has counted.
 #[test]
 fn write_skew_by_phantoms_is_possible_with_snapshots_and_not_if_serializable() {
     for (isolation, store, space) in stores(&WRITING) {
@@ -201,7 +201,7 @@ fn write_skew_by_phantoms_is_possible_with_snapshots_and_not_if_serializable() {
     }
 }
 
-/// A range counts as far as it was scanned, and not farther.
+/// A range counts as far as it was scanned, and no farther.
 #[test]
 fn a_scan_conflicts_with_what_it_has_come_by() {
     for (direction, harmful, harmless) in [(Direction::Forward, b"b", b"n"), (Direction::Reverse, b"t", b"d")] {
@@ -225,7 +225,7 @@ fn a_scan_conflicts_with_what_it_has_come_by() {
     }
 }
 
-/// The one of Fekete, O'Neil and O'Neil: two writers are serializable, until a reader has seen the one and not the other.
+/// The anomaly of Fekete, O'Neil and O'Neil: two writers are serializable, until a reader has seen only one of them.
 #[test]
 fn the_read_only_anomaly_is_possible_with_snapshots_and_not_if_serializable() {
     for (isolation, store, space) in stores(&WRITING) {
@@ -249,7 +249,7 @@ fn a_transaction_conflicts_with_deletes_and_clears() {
         |_, space| assert!(space.delete(b"x").unwrap()),
         |_, space| space.clear().unwrap(),
         |store, _| assert!(store.drop_namespace("space").unwrap()),
-        // Gone and back, with the same value.
+        // Removed and restored with the same value.
         |_, space| {
             space.delete(b"x").unwrap();
             space.put(b"x", b"10").unwrap();
@@ -292,7 +292,7 @@ fn a_transaction_is_all_or_nothing_over_namespaces_and_restarts() {
     assert!(store.verify().unwrap().is_sound());
 }
 
-/// A store that is not closed, with snapshots that held back tombstones and versions and a cleared namespace: none of them is there again.
+/// After a store is not closed, although snapshots held back tombstones, versions and a cleared namespace, none of these is left.
 #[test]
 fn nothing_that_was_held_back_outlives_the_store() {
     let directory = tempfile::tempdir().unwrap();
@@ -322,7 +322,7 @@ fn nothing_that_was_held_back_outlives_the_store() {
     assert_eq!((held.snapshots, held.count), (1, 167 * 3 + 2 + 1));
     assert!(held.age >= 334, "{held:?}");
     assert!(store.verify().unwrap().is_sound());
-    // What a crash leaves, now.
+    // What a crash would leave now.
     std::fs::copy(&path, &copy).unwrap();
     let store = Store::open(&copy, options).unwrap();
     assert_eq!(store.namespaces(), ["kept"]);
@@ -337,7 +337,7 @@ fn nothing_that_was_held_back_outlives_the_store() {
     assert!(report.is_sound(), "{report:?}");
 }
 
-/// The handle was gone, and with it the way to close the store.
+/// Regression: the handle was lost, and with it the way to close the store.
 #[test]
 fn a_store_that_is_not_closed_yet_is_handed_back() {
     let directory = tempfile::tempdir().unwrap();
@@ -359,7 +359,7 @@ fn a_store_that_is_not_closed_yet_is_handed_back() {
     assert_eq!(Store::open(&path, options).unwrap().pool().info().found, Found::Clean);
 }
 
-/// After an entry of its own that could not be shown, a transaction went on behind the next one of its snapshot.
+/// Regression: after an own entry that could not be shown, a transaction continued after the next entry of its snapshot.
 #[test]
 fn a_cursor_goes_on_behind_an_entry_of_its_own_that_cannot_be_shown() {
     let (store, space) = store();
@@ -411,7 +411,7 @@ fn a_store_is_closed_when_nothing_is_held_back() {
     }
 }
 
-/// As many versions as there is room for are held back, and no more than that is lost when the snapshot ends.
+/// As many versions as there is room for are held back, and only their space is missing until the snapshot ends.
 #[test]
 fn what_a_snapshot_held_back_is_used_again() {
     let (store, space) = fixture::store(Options { size_max: 4 << 20, index: "isle-128".into(), ..Options::default() });
@@ -430,26 +430,26 @@ fn what_a_snapshot_held_back_is_used_again() {
     assert_eq!(store.held_back().count, u64::from(writes));
     assert!(store.verify().unwrap().is_sound());
     drop(snapshot);
-    // Deletes need room as long as versions are kept: it is made.
+    // Deletes need room as long as versions are kept; the store makes room.
     (0..50u32).for_each(|n| assert!(space.delete(&n.to_be_bytes()).unwrap()));
     (0..3 * writes).for_each(|n| space.put(&(n % 100).to_be_bytes(), &[8; 500]).unwrap());
     assert_eq!((store.held_back(), space.count()), (HeldBack::default(), u64::from(COUNT)));
     assert!(store.verify().unwrap().is_sound());
 }
 
-/// A version that a short snapshot had seen was held back until the oldest of all ended, however long ago the short one had: one for each of them.
+/// Regression: a version seen by a short snapshot was held back until the oldest one ended, however long ago the short one had: one version for each.
 #[test]
 fn what_a_snapshot_held_back_is_given_back_beside_an_older_one() {
     const WRITES: u32 = 1_000;
     const KEYS: u8 = 3;
     for index in ["ever", "isle", "nv"] {
         let (store, space) = store_on(index);
-        // Of a tombstone that was replaced an entry stays in the list, though what it took in the pool is given back.
+        // A replaced tombstone leaves an entry in the list, although its space in the pool is freed.
         let tombstones = Cell::new(0);
         let put = |n: u32| {
             for key in 0..KEYS {
                 match n % 7 {
-                    // The key comes and goes, too.
+                    // The key also comes and goes.
                     6 if key == 2 => {
                         assert!(space.delete(&[key]).unwrap());
                         tombstones.set(tombstones.get() + 1);
@@ -463,7 +463,7 @@ fn what_a_snapshot_held_back_is_given_back_beside_an_older_one() {
         let mut idle: Vec<(u32, Snapshot)> = vec![(0, store.snapshot().unwrap())];
         let mut most = 0;
         for n in 1..=WRITES {
-            // Each sees what the write before it has left. Two begin and end in the order of queues, and some in that of stacks.
+            // Each snapshot sees what the write before it has left. Two end in the order of queues, and some in that of stacks.
             let before = store.snapshot().unwrap();
             put(n);
             let between = store.snapshot().unwrap();
@@ -479,7 +479,7 @@ fn what_a_snapshot_held_back_is_given_back_beside_an_older_one() {
             if n % 300 == 0 {
                 idle.push((n + WRITES, store.snapshot().unwrap()));
             }
-            // Of each key what each idle one sees.
+            // For each key, what each idle snapshot sees.
             most = most.max(store.held_back().count);
             assert!(store.held_back().count <= bound(&idle), "{index}: {n}: {:?}, at most {}", store.held_back(), bound(&idle));
         }
@@ -503,7 +503,7 @@ fn what_a_snapshot_held_back_is_given_back_beside_an_older_one() {
     }
 }
 
-/// Of versions without number that a long snapshot has held, those are given back in steps which an older one does not want.
+/// Versions that a long snapshot has held and an older one does not need are freed in steps, however many they are.
 #[test]
 fn what_a_long_snapshot_held_back_is_given_back_in_steps() {
     const KEYS: u32 = 5_000;
@@ -519,7 +519,7 @@ fn what_a_long_snapshot_held_back_is_given_back_in_steps() {
     drop(long);
     let left = store.held_back();
     assert!((u64::from(KEYS)..2 * u64::from(KEYS)).contains(&left.count), "{left:?}");
-    // Writes do a little each.
+    // Each write frees a little.
     (0..100).for_each(|_| space.put(b"other", b"1").unwrap());
     assert!(store.held_back().count < left.count, "{left:?}, {:?}", store.held_back());
     while store.collect(100).unwrap() > 0 {}
@@ -628,7 +628,7 @@ fn a_large_transaction_is_one_too() {
     assert!(store.verify().unwrap().is_sound());
 }
 
-/// Of a key that it had written in a namespace of its own with the same number, a transaction told what it had written.
+/// Regression: for a key of another store's namespace, a transaction returned what it had written in its own namespace of the same number.
 #[test]
 fn a_namespace_of_another_store_is_refused() {
     let ((store, space), (_, other)) = (self::store(), self::store());
@@ -731,7 +731,7 @@ fn a_savepoint_that_was_taken_back_is_refused_whatever_was_written_since() {
     transaction.rollback_to(&second);
 }
 
-/// It was in conflict with every transaction that wrote the key, so that [`Store::transact`] never ended.
+/// Regression: it conflicted with every transaction that wrote the key, so that [`Store::transact`] never ended.
 #[test]
 fn a_record_with_a_timestamp_to_come_is_damage_and_no_conflict() {
     let (memory, store) = store_in_memory(PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }, &Options::default());

@@ -1,7 +1,7 @@
-//! Pools that earlier versions have made are read and written as if they were new; those of versions to come are refused.
+//! Pools of earlier versions are read and written like new ones; those of later versions are refused.
 //!
-//! `pools` holds one of each format, closed and not closed, as text: the size in bytes, then each line of 64 bytes that is not zero, its offset before it,
-//! zeroes at its end left out.
+//! `pools` holds one pool of each format, closed and not closed, as text: the size in bytes, then each nonzero line of 64 bytes, preceded by its offset,
+//! without the zeroes at its end.
 
 use crate::fixture::{Content, FAR_MS, bytes_of, content, store_in_memory};
 use everleaf::{Batch, Error, Options, Store};
@@ -14,10 +14,10 @@ const SIZE: usize = 512 << 10;
 const LINE: usize = 64;
 /// Each in a namespace of its name.
 const INDEXES: [&str; 6] = ["isle", "ever", "nv", "fp", "lb", "wb"];
-/// Of the format that is written now: pool format 1 with spans, store format 3.
+/// In the current format: pool format 1 with spans, store format 3.
 const CLOSED: &str = include_str!("pools/pool-1-spans-store-3-closed.txt");
 const OPEN: &str = include_str!("pools/pool-1-spans-store-3-open.txt");
-/// From before there were spans.
+/// From before the introduction of spans.
 const CLOSED_WITHOUT_SPANS: &str = include_str!("pools/pool-1-store-3-closed.txt");
 const OPEN_WITHOUT_SPANS: &str = include_str!("pools/pool-1-store-3-open.txt");
 /// Values of more than half a slab, in the first of the namespaces.
@@ -31,7 +31,7 @@ fn options() -> Options {
     Options { recovery_threads: 1, ..Options::default() }
 }
 
-/// Fills a store, and says what it holds then.
+/// Fills a store, and returns its content.
 fn fill(store: &Store) -> Content {
     let mut content = Content::new();
     for index in INDEXES {
@@ -145,7 +145,7 @@ fn a_store_of_a_format_to_come_or_never_released_is_refused() {
     let format = u64::from_le_bytes(*b"\x03\0\0\0reve");
     for other in [format + 1, format - 1] {
         let memory = decode(OPEN);
-        // In the entry of the root directory, which has a checksum, and in the block behind the header that it links.
+        // In the entry of the root directory, which has a checksum, and in the block after the header, which that entry links.
         let words: Vec<_> = memory.words().iter().filter(|word| word.load(Ordering::Relaxed) == format).collect();
         assert_eq!(words.len(), 2);
         words[1].store(other, Ordering::Relaxed);

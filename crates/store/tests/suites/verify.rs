@@ -1,11 +1,11 @@
-//! Whatever byte of a closed pool is changed: opening it fails, or `verify` names the damage, or nothing that can be read or written has changed. And what
-//! `repair` makes of it holds nothing that was not written, and misses little.
+//! Whatever byte of a closed pool is changed: opening it fails, or `verify` names the damage, or nothing that can be read or written has changed. `repair`
+//! produces a pool that holds only what was written, and misses little.
 //!
-//! Of a pool whose process was killed nobody knows which blocks were in use, so an entry that an index hides is missed by nobody (`salvage.rs`). So the words
-//! that say which entries there are have check bits, by which no byte of them can change unnoticed: the states of Ever's leaves, links, counts, bitmaps; and
-//! the slots that say which batches count (`block.rs`), and the clock that says which of them are over. Where the layout of a paper fills the word of a bitmap,
-//! several bits of a byte of it may take entries away, or bring some back, without a sign. More than that must not happen: whatever is read was written, under
-//! that key. These are
+//! For a pool whose process was killed, the blocks in use are not known, so nothing reveals an entry that an index hides (`salvage.rs`). The words that say
+//! which entries exist therefore have check bits, so that no byte of them can change unnoticed: the states of Ever's leaves, links, counts, bitmaps; also the
+//! slots that say which batches count (`block.rs`), and the clock that says which batches are over. Where a paper's layout fills the word of a bitmap, changes
+//! of several bits in one byte of it may silently hide entries or bring some back. More must not happen: whatever is read was written, under that key. These
+//! are
 //!
 //! | leaf | check bits | of the changes of one byte go unnoticed |
 //! |---|---|---|
@@ -45,8 +45,8 @@ enum End {
     Killed,
 }
 
-/// A pool with two namespaces, batches, deletes, keys that expire and others that were written again, and, if its process was killed, versions that a snapshot
-/// held back; its bytes, what it holds, and what it has held.
+/// Builds a pool with two namespaces, batches, deletes, expiring and overwritten keys, and, if its process was killed, versions that a snapshot held back.
+/// Returns its bytes, its content, and everything that it has ever held.
 fn build(index: &str, end: End) -> (Vec<u8>, Content, Written) {
     let (memory, store) = store_in_memory(pool_options(), &options(index));
     let (one, other) = (store.namespace("one").unwrap(), store.namespace("other").unwrap());
@@ -91,23 +91,23 @@ fn open(bytes: &[u8], index: &str) -> Result<Store, everleaf::Error> {
     Store::on(Pool::open_in(memory, Hardware::page_cache(), pool_options())?, &options(index))
 }
 
-/// What becomes of a damage.
+/// The effect of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fate {
     RefusedAtOpen,
     NamedByVerify,
     Harmless,
-    /// Some keys are hidden, or show what they have shown before.
+    /// Some keys are hidden, or show earlier values.
     Unnoticed,
 }
 
-/// What becomes of a damaged pool. What is unnoticed may concern so many keys, and shows nothing that is not among `written`.
+/// Tests a damaged pool. Unnoticed damage may affect at most `changed_max` keys, and must show only values among `written`.
 fn fate(bytes: &[u8], index: &str, expected: &Content, written: &Written, changed_max: usize) -> Fate {
     let Ok(store) = open(bytes, index) else { return Fate::RefusedAtOpen };
     if !store.verify().unwrap().is_sound() {
         return Fate::NamedByVerify;
     }
-    // So it is claimed to be sound: then all is as it was, and goes on to be when the store is used.
+    // The pool is claimed to be sound: then its content must be unchanged, and stay so in use.
     let found = content(&store);
     let hidden: Vec<_> = expected.keys().filter(|place| !found.contains_key(*place)).collect();
     let back: Vec<_> = found.iter().filter(|(place, held)| expected.get(*place) != Some(held)).collect();
@@ -124,7 +124,7 @@ fn fate(bytes: &[u8], index: &str, expected: &Content, written: &Written, change
     if changed == 0 { Fate::Harmless } else { Fate::Unnoticed }
 }
 
-/// Flips a byte of each position, of the first `tried` bytes of each line, and counts what becomes of it.
+/// Flips the byte at each position among the first `tried` bytes of each line, and counts the effects.
 fn flip_each(index: &str, seed: u64, end: End, tried: usize, changed_max: usize) -> BTreeMap<Fate, usize> {
     println!("{index}, {end:?}, seed {seed}");
     let mut random = StdRng::seed_from_u64(seed);
@@ -136,7 +136,7 @@ fn flip_each(index: &str, seed: u64, end: End, tried: usize, changed_max: usize)
         let mut damaged = sound.clone();
         let flip = if random.random_bool(0.5) { 1 << random.random_range(0..8) } else { random.random_range(1..=255) };
         damaged[at] ^= flip;
-        // One bit alone is always noticed, or harmless.
+        // A single flipped bit is always noticed, or harmless.
         let changed_max = if flip.is_power_of_two() { 0 } else { changed_max };
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fate(&damaged, changed_max))) {
             Ok(fate) => *fates.entry(fate).or_default() += 1,
@@ -147,7 +147,7 @@ fn flip_each(index: &str, seed: u64, end: End, tried: usize, changed_max: usize)
     fates
 }
 
-/// Positions of bytes in lines that hold something, and some of the others.
+/// Positions of bytes in nonzero lines, and some in others.
 fn positions(bytes: &[u8], random: &mut StdRng) -> Vec<usize> {
     let is_used = |at: &usize| bytes[at / 64 * 64..][..64].iter().any(|byte| *byte != 0);
     let (mut used, unused): (Vec<usize>, Vec<usize>) = (0..bytes.len()).partition(is_used);
@@ -180,8 +180,8 @@ fn flip_each_of_killed(seed: u64, indexes: &[&str]) {
     }
 }
 
-/// Of 13,000 flips in LB+-Tree, and of 1,600 in the others, some go unnoticed. In LB+-Tree one may concern many keys, since one of the bits chooses between two
-/// links, and so the list of leaves may end early. Of larger leaves the words are tried that lines begin with, since those say what counts.
+/// Of 13,000 flips in LB+-Tree, and of 1,600 in the others, some go unnoticed. In LB+-Tree one may affect many keys, because one of the bits chooses between
+/// two links, so the list of leaves may end early. In larger leaves only the first words of lines are tried, because these say what counts.
 #[test]
 fn several_flipped_bits_of_a_full_word_take_away_or_bring_back_what_was_written() {
     let full = [("lb-128", 64, 6, usize::MAX), ("fp-256", 8, 8, 8), ("wb-1k", 8, 2, 8), ("wb-bitmap-1k", 8, 14, 8)];
@@ -209,7 +209,7 @@ fn what_is_salvaged_is_what_was_written() {
         let (mut with_losses, mut hidden) = (0, 0);
         for _ in 0..ROUNDS {
             std::fs::remove_file(&to).unwrap_or_default();
-            // Behind the header and the root directory, which have a test of their own.
+            // After the header and the root directory, which have a separate test.
             let used: Vec<usize> = positions(&sound, &mut random).into_iter().filter(|at| *at >= SLAB_SIZE).collect();
             let at = used[random.random_range(0..used.len())];
             let mut damaged = sound.clone();
@@ -225,7 +225,7 @@ fn what_is_salvaged_is_what_was_written() {
             with_losses += usize::from(!salvaged.losses.is_empty());
             let is_missing = |place: &&Place| !kept.contains_key(*place) && !lost.contains_key(&(LOST_AND_FOUND.into(), place.1.clone()));
             let missing: Vec<_> = expected.keys().filter(is_missing).collect();
-            // The pool was closed: what an index hides is found, but for a record that is damaged itself.
+            // The pool was closed: entries that an index hides are found, except a record that is damaged itself.
             assert!(missing.len() <= usize::from(!salvaged.losses.is_empty()), "byte {at:#x}: {missing:?} are missing, {:?}", salvaged.losses);
             hidden += usize::from(salvaged.losses.iter().any(|loss| loss.what.contains("no index leads")));
         }
@@ -234,14 +234,14 @@ fn what_is_salvaged_is_what_was_written() {
     }
 }
 
-/// One such byte cost the index: what it held was found all the same, under another name and together with what had been deleted.
+/// Regression: one such byte cost the index: its content was found, but under another name and together with deleted entries.
 #[test]
 fn whatever_byte_of_a_state_is_damaged_an_index_is_repaired() {
     let directory = tempfile::tempdir().unwrap();
     let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
     let (sound, expected, _) = build("ever-64", End::Killed);
     let word = |at: usize| u64::from_le_bytes(sound[at..at + 8].try_into().unwrap());
-    // Those of four leaves are every other word of a line. Here all that live are of the first generation.
+    // The states of four leaves are every other word of a line. Here all live ones are of the first generation.
     let states_of = |line: usize| (0..4).map(move |leaf| line + leaf * 16 + 8);
     let is_directory = |line: &usize| states_of(*line).any(|state| word(state) == Off::<()>::new(1).link());
     let states: Vec<_> = (SLAB_SIZE..sound.len()).step_by(64).filter(is_directory).flat_map(states_of).collect();
@@ -267,7 +267,7 @@ fn numbered(n: u64) -> Vec<u8> {
     format!("the key with number {n:06}").into_bytes()
 }
 
-/// Makes a pool, and flips bits of the byte that lies so far behind the first of each of these keys, or before it, wherever that is.
+/// Makes a pool, and flips bits of one byte for each of these keys, wherever the key is stored, at this offset from its first byte.
 fn damaged_pool(path: &Path, index: &str, damages: &[(u64, isize, u8)]) -> Options {
     let options = Options { index: index.into(), size_max: 64 << 20, ..Options::default() };
     let store = Store::open(path, options.clone()).unwrap();
@@ -286,14 +286,14 @@ fn damaged_pool(path: &Path, index: &str, damages: &[(u64, isize, u8)]) -> Optio
     options
 }
 
-/// A record that cannot be read ended the walk from either end, and what was between two of them went to what was lost and found, or was not looked at. (Trees
-/// without low fences read keys when they are opened: such a record may cost the index.)
+/// Regression: an unreadable record ended the walk from either end, and entries between two of them went to lost and found, or were not visited. (Trees without
+/// low fences read keys when they are opened: such a record may cost the index.)
 #[test]
 fn what_is_between_two_damages_stays_where_it_belongs() {
     let directory = tempfile::tempdir().unwrap();
     let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
     for index in ["ever", "isle", "nv"] {
-        // The shape of a record is the first of the four words in front of its key.
+        // The shape of a record is the first of the four words before its key.
         let options = damaged_pool(&path, index, &[300, 900, 1500, 2700].map(|n| (n, -30, 0xff)));
         let salvaged = repair(&path, &to, options.clone(), |_| ()).unwrap();
         let losses: Vec<_> = salvaged.losses.iter().take(8).collect();
@@ -302,43 +302,43 @@ fn what_is_between_two_damages_stays_where_it_belongs() {
         assert!((1..=8).contains(&salvaged.losses.len()), "{index}: {losses:?}");
         let report = Store::open(&path, options).unwrap().verify().unwrap();
         let told = report.damages.iter().map(|damage| &*damage.what).collect::<Vec<_>>().join("; ");
-        // Each is told of by the key that the walk came to before it, or after.
+        // The report names each by the key that the walk reached before it, or after.
         let keys_near = |n: u64| (n - 70..n + 70).filter(|near| told.contains(&*String::from_utf8(numbered(*near)).unwrap())).count();
         assert!([300, 900, 1500, 2700].into_iter().all(|n| keys_near(n) == 1), "{index}: {told}");
         assert_eq!((report.namespaces[0].keys, report.namespaces[0].bytes), (COUNT - 4, (COUNT - 4) * 76), "{index}: {told}");
-        // They are also blocks to which nothing leads.
+        // They are also unreachable blocks.
         assert!(told.contains("what cannot be read among them"), "{index}: {told}");
         [&path, &to].into_iter().for_each(|file| std::fs::remove_file(file).unwrap());
     }
 }
 
-/// A key that is damaged is that of another place: a walk that took it for the one it had come to ended there, and what was behind was not looked at.
+/// Regression: a damaged key looks like a key of another place. A walk that took it for its position ended there, and later entries were not visited.
 #[test]
 fn a_damaged_key_ends_no_walk() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pool");
-    // Too high, too low; in the first of all leaves, the last, and others.
+    // Too high, too low; in the first leaf, the last, and others.
     for ((index, flip), number) in ["ever", "nv"].into_iter().flat_map(|index| [(index, 0x01), (index, 0x10)]).zip([0, 300, 1500, COUNT - 1]) {
-        // The latter is a byte of a value, behind the key and its padding.
+        // The last one is a byte of a value, after the key and its padding.
         let options = damaged_pool(&path, index, &[(number, 0, flip), (900, 40, 1)]);
         let report = Store::open(&path, options).unwrap().verify().unwrap();
         let told = report.damages.iter().map(|damage| &*damage.what).collect::<Vec<_>>().join("; ");
         assert_eq!(report.namespaces[0].keys, COUNT - 2, "{index}, {number}: {told}");
-        // NV-Tree leaves out what is not of a leaf's range, and names the leaf.
+        // NV-Tree leaves out keys outside their leaf's range, and names the leaf.
         let is_named = told.contains(&format!("number {number:06}\": ")[..]) || told.contains("a leaf with a key that does not belong there");
         assert!(is_named && told.contains("number 000900\": "), "{index}, {number}: {told}");
         std::fs::remove_file(&path).unwrap();
     }
 }
 
-/// A clock that was set back by one of its bytes took the tokens of batches that were over for those of its own time, so that gets showed what these had
-/// replaced.
+/// Regression: a clock that one damaged byte set back took the tokens of finished batches for current ones, so that gets returned the values that these batches
+/// had replaced.
 #[test]
 fn whatever_byte_of_the_clock_is_damaged_no_batch_is_undone() {
     let directory = tempfile::tempdir().unwrap();
     let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
     let (sound, expected, _) = build("ever-64", End::Killed);
-    // Behind the format, which stands in the root directory, too, with a checksum in front of the name.
+    // After the format, which is also in the root directory, with a checksum before the name.
     let formats: Vec<_> = (SLAB_SIZE..sound.len()).step_by(8).filter(|at| sound[*at..][..8] == *b"\x03\0\0\0reve").collect();
     let [format] = formats[..] else { panic!("one store block, not {formats:?}") };
     for at in format + 8..format + 16 {
@@ -360,7 +360,7 @@ fn whatever_byte_of_the_clock_is_damaged_no_batch_is_undone() {
     assert!(open(&cleared, "ever-64").is_err());
 }
 
-/// Whether all of `expected` is where it was, or in what was lost and found.
+/// Whether all of `expected` is in its place, or in lost and found.
 fn is_all_there(found: &Content, expected: &Content) -> bool {
     let is_there = |((name, key), held): (&Place, &Held)| {
         found.iter().any(|((place, found), value)| found == key && value == held && (place == name || place.starts_with(LOST_AND_FOUND)))
@@ -368,7 +368,7 @@ fn is_all_there(found: &Content, expected: &Content) -> bool {
     expected.iter().all(is_there)
 }
 
-/// One byte of a superblock, of the switch, of the magic or of a root, and nothing was found.
+/// Regression: after damage to one byte of a superblock, the switch, the magic or a root, nothing was found.
 #[test]
 fn whatever_byte_of_the_header_is_damaged_repair_finds_all() {
     let directory = tempfile::tempdir().unwrap();
@@ -380,7 +380,7 @@ fn whatever_byte_of_the_header_is_damaged_repair_finds_all() {
         damaged[at] ^= 1 << (at % 8);
         let fate = fate(&damaged, "ever-64", &expected, &written, 0);
         *fates.entry(fate).or_insert(0) += 1;
-        // Of bytes that nobody reads some are enough, and of a checksum's or a name's, one in a word.
+        // For bytes that are never read a few suffice, and for a checksum or a name, one in a word.
         if fate == Fate::Harmless && at % 64 != 0 || at >= 1024 && at % 8 != 3 {
             continue;
         }
@@ -395,7 +395,7 @@ fn whatever_byte_of_the_header_is_damaged_repair_finds_all() {
     assert!(fates[&Fate::RefusedAtOpen] >= 16 + 128 + 3 * 64, "{fates:?}");
 }
 
-/// A pool that had lost its end was refused.
+/// Regression: a pool that had lost its end was refused.
 #[test]
 fn of_a_pool_that_is_cut_off_the_rest_is_found() {
     let directory = tempfile::tempdir().unwrap();
@@ -419,7 +419,7 @@ fn of_a_pool_that_is_cut_off_the_rest_is_found() {
     assert!(counts.iter().filter(|count| **count > 0).count() > counts.len() / 2, "{counts:?}");
 }
 
-/// Superblocks that are right, and say anything, in files of any length.
+/// Superblocks with valid checksums and arbitrary content, in files of any length.
 #[test]
 fn repair_of_a_forged_header_ends() {
     let mut random = StdRng::seed_from_u64(7);
@@ -449,18 +449,18 @@ fn repair_of_a_forged_header_ends() {
     assert!(repaired > 10);
 }
 
-/// Gives the superblock at `at` the checksum that it should have.
+/// Gives the superblock at `at` a valid checksum.
 fn seal_superblock(bytes: &mut [u8], at: usize) {
     let crc = everleaf_pmem::crc32c(0, &bytes[at..at + 120]);
     bytes[at + 120..at + 128].copy_from_slice(&u64::from(crc).to_le_bytes());
 }
 
-/// Where words of a superblock lie.
+/// Positions of words in a superblock.
 const DOMAIN: usize = 9 * 8;
 const BOOT: usize = 10 * 8;
 const DIRTY_SHUTDOWNS: usize = 11 * 8;
 
-/// It was said to have all of it, although what had been acknowledged might be missing.
+/// Regression: the repair was reported as complete, although acknowledged writes might be missing.
 #[test]
 fn what_a_failure_of_the_machine_may_have_torn_is_a_loss() {
     let directory = tempfile::tempdir().unwrap();
@@ -472,7 +472,7 @@ fn what_a_failure_of_the_machine_may_have_torn_is_a_loss() {
         assert!(salvaged.losses.iter().any(|loss| loss.what.contains("acknowledged writes may be lost") && loss.what.contains(what)), "{salvaged:?}");
         salvaged_content(&place(to)).len()
     };
-    // Left open by another start of the machine.
+    // Left open by an earlier boot of the machine.
     let store = Store::open(&place("pool"), Options::default()).unwrap();
     store.namespace("one").unwrap().put(b"key", b"value").unwrap();
     drop(store);
@@ -486,7 +486,7 @@ fn what_a_failure_of_the_machine_may_have_torn_is_a_loss() {
     };
     leave("other boot", &[(BOOT, 1)]);
     assert_eq!(lost("other boot", "other boot.to", "machine"), 1);
-    // Left open on persistent memory, and taken to some that has not failed to save its data as often: here, never.
+    // Left open on persistent memory, and moved to memory whose count of failed saves is different: here, zero.
     for (domain, number) in [(Domain::Adr, 1), (Domain::Eadr, 2)] {
         let name = domain.name();
         leave(name, &[(DOMAIN, number), (DIRTY_SHUTDOWNS, 2)]);
@@ -505,7 +505,7 @@ fn what_a_failure_of_the_machine_may_have_torn_is_a_loss() {
     assert_eq!(lost("alone", "alone.to", "journal"), 1);
 }
 
-/// It was made anew in the domain that was found, which survives less.
+/// Regression: the repaired pool was created in the detected domain, which survives less.
 #[test]
 fn a_pool_that_is_repaired_stays_in_the_domain_msync() {
     let directory = tempfile::tempdir().unwrap();
@@ -518,7 +518,7 @@ fn a_pool_that_is_repaired_stays_in_the_domain_msync() {
     }
 }
 
-/// With such a key it seems not to belong into its leaf, as what a division has left behind: so the index does not show it.
+/// With such a key the record seems not to belong to its leaf, like the leftover of a division, so the index does not show it.
 #[test]
 fn of_a_record_whose_key_is_damaged_repair_tells() {
     for index in ["ever-64", "fp"] {
@@ -539,7 +539,7 @@ fn of_a_record_whose_key_is_damaged_repair_tells() {
     }
 }
 
-/// What a transaction has set is a whole record, too, and here it lies behind the one that was loaded: neither is linked, and none has a timestamp.
+/// A value that a transaction has set is a complete record too, and here it lies after the one that was loaded: neither is linked, and none has a timestamp.
 #[test]
 fn what_a_transaction_has_only_set_is_not_found() {
     let directory = tempfile::tempdir().unwrap();
@@ -558,7 +558,7 @@ fn what_a_transaction_has_only_set_is_not_found() {
     assert!(salvaged_content(&to) == committed.collect());
 }
 
-/// Of two namespaces with the same keys only the newer entries were kept, and those of an earlier repair were written over.
+/// Regression: of two namespaces with the same keys only the newer entries were kept, and those of an earlier repair were overwritten.
 #[test]
 fn what_is_found_of_one_key_in_several_namespaces_is_kept() {
     const SIZES: [usize; 3] = [300, 310, 320];
@@ -594,7 +594,7 @@ fn what_is_found_of_one_key_in_several_namespaces_is_kept() {
     }
 }
 
-/// What others are changing looks like damage.
+/// Concurrent changes look like damage.
 #[test]
 fn a_pool_that_is_in_use_is_not_repaired() {
     let directory = tempfile::tempdir().unwrap();

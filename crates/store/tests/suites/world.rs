@@ -1,4 +1,4 @@
-//! What the world does to a store: full pools, damage, bad input, restarts.
+//! External influences on a store: full pools, damage, bad input, restarts.
 
 use crate::fixture::{self, keys};
 use everleaf::{Batch, Change, Cursor, Direction, Error, ErrorKind, KEY_SIZE_MAX, NAMESPACE_SIZE_MAX, Namespace, Options, Store};
@@ -44,7 +44,7 @@ fn a_store_that_was_not_closed_comes_back() {
     assert!(store.verify().unwrap().is_sound());
 }
 
-/// Whoever had a wrong path got a new pool there.
+/// Regression: a wrong path created a new pool there.
 #[test]
 fn what_is_to_be_there_is_opened_or_the_kind_of_error_tells() {
     let directory = tempfile::tempdir().unwrap();
@@ -75,7 +75,7 @@ fn what_is_to_be_there_is_opened_or_the_kind_of_error_tells() {
     assert_eq!(space.put(b"k", b"v").unwrap_err().kind(), ErrorKind::Closed);
 }
 
-/// Two would divide leaves behind each other's back.
+/// Two stores would divide leaves without each other's knowledge.
 #[test]
 fn a_pool_has_one_store_at_a_time() {
     let store = Store::anonymous(options()).unwrap();
@@ -126,7 +126,7 @@ fn a_namespace_keeps_its_index_whatever_the_options_say_later() {
     assert!(matches!(Store::open(&directory.path().join("other"), Options { index: "volatile".into(), ..options() }), Err(Error::UnknownIndex { .. })));
 }
 
-/// It was left as by a crash: refused after the machine had been started again, and `repair` no longer knew what is in use.
+/// Regression: the pool was left as after a crash: refused after a restart of the machine, and `repair` no longer knew which blocks are in use.
 #[test]
 fn a_pool_that_holds_what_is_not_known_stays_closed() {
     let directory = tempfile::tempdir().unwrap();
@@ -200,7 +200,7 @@ fn a_full_pool_refuses_what_has_no_room_and_keeps_the_rest() {
     let report = store.verify().unwrap();
     assert!(report.is_sound(), "{report:?}");
 
-    // Deletes need no room, and make some.
+    // Deletes need no room, and free some.
     let gone: Vec<_> = model.keys().step_by(2).cloned().collect();
     for key in &gone {
         assert!(space.delete(key).unwrap());
@@ -226,7 +226,7 @@ fn a_full_pool_refuses_what_has_no_room_and_keeps_the_rest() {
     assert!(store.verify().unwrap().is_sound());
 }
 
-/// A pool in which records still have room, but the leaves that an index needs to split do not: the batch has published some of its records when it fails.
+/// A pool with room for records, but not for the leaves that an index needs to split: the batch has published some of its records when it fails.
 #[test]
 fn a_batch_whose_index_is_full_halfway_is_undone() {
     let (store, space) = fixture::store(Options { size_max: 3 << 20, index: "isle-128".into(), ..options() });
@@ -255,7 +255,7 @@ fn a_batch_whose_index_is_full_halfway_is_undone() {
         assert!(report.is_sound(), "{report:?}");
     };
     check();
-    // Old keys are overwritten and deleted before new ones, close together, ask for leaf after leaf.
+    // Old keys are overwritten and deleted first. Then new keys, close together, need leaf after leaf.
     let mut batch = Batch::default();
     let (first, second) = (model.keys().next().unwrap(), model.keys().nth(1).unwrap());
     batch.put(&space, first, b"changed!");
@@ -264,7 +264,7 @@ fn a_batch_whose_index_is_full_halfway_is_undone() {
     (0..120u32).for_each(|n| batch.put(&space, &[&last[..], &n.to_be_bytes()].concat(), b""));
     assert!(store.write(batch).unwrap_err().is_no_space());
     check();
-    // The store goes on.
+    // The store keeps working.
     let mut batch = Batch::default();
     batch.put(&space, first, b"changed!");
     batch.delete(&space, second);
@@ -272,7 +272,7 @@ fn a_batch_whose_index_is_full_halfway_is_undone() {
     assert_eq!((space.get(first).unwrap().as_deref(), space.get(second).unwrap()), (Some(&b"changed!"[..]), None));
 }
 
-/// Changes one bit of every word of a record's value, key, sizes and seal in turn: an error each time, or what was written.
+/// Changes one bit of every word of a record's value, key, sizes and seal in turn: each time, an error or the written data.
 #[test]
 fn damage_is_an_error_and_never_wrong_data() {
     let (store, space) = fixture::store(options());
@@ -282,7 +282,7 @@ fn damage_is_an_error_and_never_wrong_data() {
     let all = pool.words(Off::<Word>::new(8), pool.length() / 8 - 1).unwrap();
     let first = u64::from_le_bytes(value[..8].try_into().unwrap());
     let at = all.iter().position(|word| word.get() == first).expect("the value lies somewhere");
-    // Four words of header and three of key stand before the value, which takes thirteen.
+    // The value follows four words of header and three of key, and takes thirteen.
     let (mut errors, mut unharmed) = (0, 0);
     for (number, word) in all[at - 7..at + 13].iter().enumerate() {
         for bit in 0..64 {
@@ -299,9 +299,9 @@ fn damage_is_an_error_and_never_wrong_data() {
                     unharmed += 1;
                     scanned.unwrap();
                 }
-                // The damaged key is another key, or its version is not there: found by whoever asks for damage.
+                // The damaged key is another key, or its version is missing: `verify` finds that.
                 Ok(None) => assert!(!store.verify().unwrap().is_sound(), "bit {bit} of word {number}"),
-                // Who reads all of it asks for the checksum of all of it.
+                // Reading all of the value also checks its checksum.
                 Err(_) => {
                     assert!(scanned.is_err() || number == 3 && bit >= 32, "bit {bit} of word {number}");
                     errors += 1;
@@ -310,7 +310,7 @@ fn damage_is_an_error_and_never_wrong_data() {
             pool.store(word, sound, Ordering::Relaxed);
         }
     }
-    // Commit, previous and the padding of key and value are not sealed.
+    // The seal does not cover commit, previous, and the padding of key and value.
     assert!(errors > 64 * 14 && unharmed < 64 * 4, "{errors} errors, {unharmed} unharmed");
     assert!(store.verify().unwrap().is_sound());
 }
@@ -373,7 +373,7 @@ fn a_closed_store_takes_no_writes() {
     assert_eq!(store.namespace("space").unwrap().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
 }
 
-/// A pool that holds something, but never held a store: it becomes one.
+/// A pool with content, but without a store, becomes one.
 #[test]
 fn a_pool_without_a_store_becomes_one() {
     let directory = tempfile::tempdir().unwrap();
@@ -386,13 +386,13 @@ fn a_pool_without_a_store_becomes_one() {
     assert_eq!(store.namespace("space").unwrap().get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
 }
 
-/// Timestamps are not sealed. One that is forged makes a snapshot look at versions that it has no business with, and these may run in a circle.
+/// Timestamps are not sealed. A forged one makes a snapshot read versions that it should not, and these may form a cycle.
 #[test]
 fn forged_timestamps_end_in_an_error() {
     let (store, space) = fixture::store(Options { size_max: 4 << 20, ..options() });
     let values: Vec<u64> = (1..=3).map(|n| n << 56 | 0x0055_aa55_aa55_aa55).collect();
     let before = store.snapshot().unwrap();
-    // Somebody wants each version.
+    // A snapshot needs each version.
     let put = |value: &u64| {
         space.put(b"key", &value.to_le_bytes()).unwrap();
         store.snapshot().unwrap()
@@ -400,7 +400,7 @@ fn forged_timestamps_end_in_an_error() {
     let _between: Vec<_> = values.iter().map(put).collect();
     let pool = store.pool();
     let words = pool.words(Off::<Word>::new(8), pool.length() / 8 - 1).unwrap();
-    // Four words of header and one of key stand before the value; the second of them is the timestamp, the third links the version before.
+    // The value follows four words of header and one of key. The second word is the timestamp, the third links the previous version.
     let header = |value: &u64| words.iter().position(|word| word.get() == *value).expect("the version is there") - 5;
     let [first, second, third] = [0, 1, 2].map(|at| &words[header(&values[at])..]);
     assert!(third[1].get() > second[1].get() && second[1].get() > first[1].get() && third[2].get() != 0 && first[2].get() == 0);
@@ -410,7 +410,7 @@ fn forged_timestamps_end_in_an_error() {
         assert!(if is_damaged { found.is_err() } else { found.unwrap().is_none() });
         let scanned = before.scan(&space, Bound::Unbounded, Direction::Forward, |_, _| ControlFlow::Continue(()));
         assert_eq!(scanned.is_err(), is_damaged);
-        // Who ends before it does not look at it, and who comes by it goes on behind it.
+        // A scan that ends before the key does not read it, and one that passes it continues after it.
         let mut cursor = Cursor::new(Bound::Unbounded, Direction::Forward).until(Bound::Excluded(b"key"));
         before.walk(&space, &mut cursor, |_, _| ControlFlow::Continue(())).unwrap();
         assert!(cursor.is_over());
@@ -420,14 +420,14 @@ fn forged_timestamps_end_in_an_error() {
         assert_eq!(space.get(b"key").unwrap().as_deref(), Some(&values[2].to_le_bytes()[..]));
     };
     check(false);
-    // A circle of two, and of one.
+    // A cycle of two, and of one.
     set(&first[2], third[2].get());
     check(true);
     set(&first[2], second[2].get());
     check(true);
     set(&first[2], 0);
     check(false);
-    // A version that claims to be older than what it has replaced, and one of a time to come.
+    // A version that claims to be older than the one it has replaced, and one from the future.
     let sound = third[1].get();
     set(&third[1], second[1].get());
     check(true);
@@ -437,7 +437,7 @@ fn forged_timestamps_end_in_an_error() {
     check(false);
 }
 
-/// That a key is absent is told by its record, too: by a flag, or by a time that has come. Where these are damaged, nobody may be told so.
+/// A record can also say that its key is absent: by a flag, or by an expiry that has passed. Where these are damaged, no reader may be told so.
 #[test]
 fn damage_does_not_hide_a_key() {
     let (store, space) = fixture::store(Options { size_max: 4 << 20, ..options() });
@@ -446,7 +446,7 @@ fn damage_does_not_hide_a_key() {
     let snapshot = store.snapshot().unwrap();
     let pool = store.pool();
     let words = pool.words(Off::<Word>::new(8), pool.length() / 8 - 1).unwrap();
-    // Four words of header, of which the first has the flags, and one of key stand before the value, and behind it the time.
+    // The value follows four words of header, the first with the flags, and one of key. The expiry follows the value.
     let at = words.iter().position(|word| word.get() == value).expect("the record is there");
     let (shape, expiry) = (&words[at - 5], &words[at + 1]);
     let check = |is_damaged: bool| {
@@ -470,7 +470,7 @@ fn damage_does_not_hide_a_key() {
         pool.store(word, sound, Ordering::Relaxed);
         check(false);
     }
-    // One that lasts gets a time.
+    // A lasting entry gets an expiry.
     pool.store(expiry, u64::MAX >> 2, Ordering::Relaxed);
     assert!(space.expiry_ms(b"key").is_err());
 }
