@@ -2,8 +2,11 @@
 //! machine restarts before that. The second one ends the process at once; nothing that was acknowledged is lost.
 
 use crate::failure::Failure;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_shutdown};
+use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -51,4 +54,25 @@ pub(crate) fn check() -> Result<(), Failure> {
 /// [`check`], as an answer to whether to go on.
 pub(crate) fn go_on() -> ControlFlow<()> {
     if check().is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+}
+
+/// Standard input. Reading it fails after a signal since [`hold`], even while nothing comes.
+pub(crate) struct StandardInput;
+
+/// How often a wait for input looks for a signal.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+impl Read for StandardInput {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        // Past the buffer of the standard library, which might hold input while nothing more comes.
+        let input = io::stdin();
+        loop {
+            check().map_err(|_| io::Error::other("a signal has ended it"))?;
+            match poll(&mut [PollFd::new(&input, PollFlags::IN)], Some(&LOOK)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(rustix::io::read(&input, &mut *bytes)?),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
 }

@@ -101,7 +101,7 @@ pub(crate) fn print_written(done: &str, passed: Passed, transfer: Transfer, file
 /// The file of a stream; `-` is standard input.
 pub(crate) fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
     if is_standard(path) {
-        return Ok(Box::new(std::io::stdin().lock()));
+        return Ok(Box::new(interrupt::StandardInput));
     }
     let file = File::open(path).map_err(|source| Failure::io("open", path, source))?;
     // It could be opened, but not read, which would be noticed only after a pool has been made for it.
@@ -118,5 +118,10 @@ pub(crate) fn is_standard(path: &Path) -> bool {
 
 /// An error of the stream at `path`.
 pub(crate) fn failure(path: &Path) -> impl Fn(StreamError) -> Failure + use<'_> {
-    |error| Failure::Stream { path: path.to_owned(), error }
+    |error| match error {
+        StreamError::Stopped => Failure::Interrupted,
+        // Of input that a signal has ended.
+        StreamError::Io { .. } if interrupt::check().is_err() => Failure::Interrupted,
+        error => Failure::Stream { path: path.to_owned(), error },
+    }
 }

@@ -519,6 +519,22 @@ fn a_pool_that_is_cut_off_is_repaired() {
     assert!(!path.join("again.pool").exists());
 }
 
+#[test]
+fn a_check_of_a_pool_that_cannot_be_opened_finds_damage() {
+    let directory = directory();
+    let path = directory.path();
+    let mut text = Vec::new();
+    (0..3000).for_each(|number| writeln!(text, "key {number}\tvalue {number}").expect("a vector takes everything"));
+    expect(path, &["load", "-"], &text, 0);
+    let mut bytes = std::fs::read(path.join("everleaf.pool")).expect("the pool");
+    bytes[2048..4096].fill(0xa5);
+    std::fs::write(path.join("everleaf.pool"), bytes).expect("it is ours");
+    let said = String::from_utf8(expect(path, &["check"], b"", 1)).expect("UTF-8");
+    assert!(said.starts_with("DAMAGED: ") && said.contains("cannot be opened") && !said.contains("everleaf check"), "{said}");
+    let said = String::from_utf8(expect(path, &["check", "--json"], b"", 1)).expect("UTF-8");
+    assert!(said.contains("\"sound\":false"), "{said}");
+}
+
 /// After a bit flip in a closed pool, `verify` names the damage, and `repair` makes a pool of the rest.
 #[test]
 fn a_damaged_pool_is_repaired() {

@@ -366,7 +366,13 @@ impl<M: Medium> Pool<M> {
                 (create(&pm, &backing, options, size_max, domain)?, Start::Created, Found::Absent, false)
             }
             (Mode::Create, Ok(_)) => return Err(Error::Exists { path: backing.path().to_owned() }),
-            (_, Err(error)) => return Err(error),
+            (_, Err(error)) => {
+                if matches!(error, Error::Unfinished { .. }) {
+                    // Something else may begin with zeroes, too.
+                    backing.expect_nothing_after_header()?;
+                }
+                return Err(error);
+            }
         };
         // SAFETY: as above; `Header::read` and `create` have seen to it that the backing has that much.
         unsafe { pm.resize(superblock.size as usize) };

@@ -169,7 +169,7 @@ mod tests {
             for part in ["", ".journal0", ".journal1"] {
                 let _ = fs::copy(image.join(format!("pool.unfinished{part}")), other.join(format!("pool.unfinished{part}")));
             }
-            restore(&other.join("pool"), options(), stream.as_slice(), |_, _| ()).unwrap();
+            restore(&other.join("pool"), options(), stream.as_slice(), |_, _| ControlFlow::Continue(())).unwrap();
             is_whole(&other.join("pool"));
             compact(&path, options(), |_, _| ControlFlow::Continue(())).unwrap_or_else(|error| panic!("{number} of {}: {error}", images.len()));
             is_whole(&path);

@@ -60,7 +60,7 @@ impl<M: Listed> Snapshot<M> {
     /// # let store = everleaf::Store::anonymous(everleaf::Options::default())?;
     /// # store.namespace("space")?.put(b"k", b"v")?;
     /// store.snapshot()?.backup(&file)?.finish()?;
-    /// everleaf::restore(&pool, everleaf::Options::default(), std::fs::File::open(&file)?, |_, _| ())?;
+    /// everleaf::restore(&pool, everleaf::Options::default(), std::fs::File::open(&file)?, |_, _| std::ops::ControlFlow::Continue(()))?;
     /// let restored = everleaf::Store::open(&pool, everleaf::Options::default())?;
     /// assert_eq!(restored.namespace("space")?.count(), 1);
     /// # Ok::<_, Box<dyn std::error::Error>>(())

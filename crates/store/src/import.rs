@@ -122,13 +122,15 @@ pub fn check_stream<R: Read>(input: R, mut watch: impl FnMut(Passed, &Origin)) -
 ///
 /// # Errors
 /// A damaged stream; one that cannot be read; an error in creating or filling the pool. There is no pool then.
-pub fn restore<R: Read>(path: &Path, options: Options, input: R, mut watch: impl FnMut(Passed, &Origin)) -> Result<Passed, StreamError> {
+pub fn restore<R: Read>(path: &Path, options: Options, input: R, mut watch: impl FnMut(Passed, &Origin) -> ControlFlow<()>) -> Result<Passed, StreamError> {
     expect_nothing_at(path)?;
     let new = NewPool::create(path, None, options)?;
     let passed = {
         let mut import = new.store().import(input)?;
         while import.advance()? {
-            watch(import.passed(), import.origin());
+            if watch(import.passed(), import.origin()).is_break() {
+                return Err(StreamError::Stopped);
+            }
         }
         import.passed()
     };

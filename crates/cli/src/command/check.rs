@@ -8,7 +8,10 @@ use crate::text;
 use crate::transfer::Transfer;
 use clap::Args;
 use everleaf::Report;
+use everleaf_pmem::DAMAGE_ADVICE;
 use serde_json::{Value, json};
+
+const REMEDY: &str = "`everleaf repair` makes a new pool of what can be read, `everleaf restore` one of a backup";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -28,9 +31,21 @@ impl Arguments {
                 go_on()
             })?;
             report.ok_or(Failure::Interrupted)
-        })?;
+        });
         transfer.end();
         let mut out = Output::new();
+        if let Err(Failure::Store(error)) = &report
+            && let Some(what) = error.to_string().strip_suffix(DAMAGE_ADVICE)
+        {
+            // So much that the pool cannot even be opened.
+            match self.json {
+                true => out.json(&json!({ "sound": false, "error": what }))?,
+                false => out.line(format!("DAMAGED: {what}\n{} cannot be opened; {REMEDY}", self.pool.pool.display()))?,
+            }
+            out.flush()?;
+            return Err(Failure::No);
+        }
+        let report = report?;
         if self.json {
             out.json(&as_json(&report))?
         } else {
@@ -55,11 +70,7 @@ impl Arguments {
         if report.is_sound() {
             return out.line(format!("{} is sound", self.pool.pool.display()));
         }
-        out.line(format!(
-            "{} has {} damages; `everleaf repair` makes a new pool of what can be read, `everleaf restore` one of a backup",
-            self.pool.pool.display(),
-            text::count(report.damages.len() as u64)
-        ))
+        out.line(format!("{} has {} damages; {REMEDY}", self.pool.pool.display(), text::count(report.damages.len() as u64)))
     }
 }
 

@@ -9,7 +9,6 @@ use crate::server::{Info, Server, ServerArguments};
 use crate::text;
 use crate::transfer::{self, Transfer};
 use clap::Args;
-use everleaf::StreamError;
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::io;
@@ -45,10 +44,7 @@ impl Arguments {
             transfer.show(passed, expected);
             interrupt::go_on()
         });
-        let done = match done {
-            Err(StreamError::Stopped) => return Err(Failure::Interrupted),
-            done => done.map_err(transfer::failure(&self.pool.pool))?,
-        };
+        let done = done.map_err(transfer::failure(&self.pool.pool))?;
         let time = transfer.end();
         let mut out = Output::new();
         if self.json {

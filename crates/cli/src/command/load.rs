@@ -132,8 +132,10 @@ impl Arguments {
 
     /// Reads to the end, or to the first bad line with `--strict`.
     fn read<R: Read>(&self, input: &mut Input<BufReader<R>>, writers: &mut Writers<'_>, tally: &mut Tally, progress: &ProgressBar) -> Result<(), Failure> {
-        while let Some((number, line)) = input.next(&self.file)? {
+        loop {
+            let next = input.next(&self.file);
             interrupt::check()?;
+            let Some((number, line)) = next? else { break };
             let of_this = |line: Entry| Entry { namespace: line.namespace.filter(|_| self.namespace.is_none()), ..line };
             let expect_namespace = |line: Entry| match &line.namespace {
                 Some(name) => writers.expect_namespace(name).map(|()| line).map_err(|error| error.to_string()),

@@ -1,6 +1,7 @@
 //! `everleaf restore`: a new pool from a backup or an export.
 
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::options::PoolArguments;
 use crate::transfer::{self, Transfer};
 use clap::Args;
@@ -21,7 +22,11 @@ impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let transfer = Transfer::begin();
         let input = transfer::open(&self.file)?;
-        let passed = everleaf::restore(&self.pool.pool, self.pool.store_options(), input, |passed, origin| transfer.show(passed, origin.entries_expected));
+        interrupt::hold()?;
+        let passed = everleaf::restore(&self.pool.pool, self.pool.store_options(), input, |passed, origin| {
+            transfer.show(passed, origin.entries_expected);
+            interrupt::go_on()
+        });
         let passed = passed.map_err(transfer::failure(&self.file))?;
         transfer::print("restored", passed, transfer.end(), self.json)
     }

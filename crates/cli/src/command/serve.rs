@@ -73,6 +73,9 @@ pub(crate) struct Arguments {
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let config = self.config()?;
+        if !config.address.is_loopback() && config.password.is_none() {
+            tell(format_args!("no password: whoever reaches {} can read and write everything; set one by --password-file", config.address));
+        }
         // First: if a port is taken, no pool is created or recovered.
         let listener = Listener::bind(&config)?;
         let start = Instant::now();

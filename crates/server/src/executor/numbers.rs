@@ -23,7 +23,14 @@ pub(crate) fn decrby(call: &mut Call<'_>) -> Result<(), Failure> {
     add(call, decrement)
 }
 
+/// Bytes of the longest integer.
+const INTEGER_SIZE_MAX: usize = "-9223372036854775808".len();
+
 fn add(call: &mut Call<'_>, increment: i64) -> Result<(), Failure> {
+    // Such a value is no integer, and need not be read.
+    if call.database().value_size(call.argument(1))?.is_some_and(|size| size > INTEGER_SIZE_MAX) {
+        return Err(Failure::NOT_AN_INTEGER);
+    }
     let sum = change(call, |current| {
         let old = current.map_or(Some(0), parse_integer).ok_or(Failure::NOT_AN_INTEGER)?;
         let sum = old.checked_add(increment).ok_or(Failure::fixed("ERR increment or decrement would overflow"))?;

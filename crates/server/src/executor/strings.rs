@@ -33,6 +33,11 @@ pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
         return Ok(());
     }
     let options = set_options(call)?;
+    if options.condition == Condition::IfAbsent && !options.get && call.database().value_size(key)?.is_some() {
+        // The value need not be read, however large it is.
+        call.reply.null();
+        return Ok(());
+    }
     let mut old = None;
     let mut written = false;
     call.database().modify(key, |current| {

@@ -98,7 +98,7 @@ fn an_empty_namespace_stays_whatever_copies_it() {
     let copy = store("ever");
     copy.import(stream.as_slice()).unwrap().finish().unwrap();
     assert_eq!(indexes(&copy), expected);
-    restore(&at("restored"), options(), stream.as_slice(), |_, _| ()).unwrap();
+    restore(&at("restored"), options(), stream.as_slice(), |_, _| ControlFlow::Continue(())).unwrap();
     everleaf::repair(&at("pool"), &at("repaired"), options(), |_| ()).unwrap();
     everleaf::compact(&at("pool"), options(), |_, _| ControlFlow::Continue(())).unwrap();
     for name in ["restored", "repaired", "pool"] {
@@ -287,21 +287,21 @@ fn a_backup_is_whole_or_what_was_there_before() {
     // A damaged stream leaves no pool.
     let mut damaged = before.clone();
     *damaged.last_mut().unwrap() ^= 1;
-    restore(&pool, options(), damaged.as_slice(), |_, _| ()).expect_err("a damaged stream");
+    restore(&pool, options(), damaged.as_slice(), |_, _| ControlFlow::Continue(())).expect_err("a damaged stream");
     let names = || std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>();
     assert_eq!(names(), ["backup"]);
     // Nor does an interrupted restore leave anything: the next one starts anew.
     let unfinished = directory.path().join("restored.pool.unfinished");
     std::fs::write(&unfinished, [0; 4096]).unwrap();
-    restore(&pool, options(), before.as_slice(), |_, _| ()).unwrap();
-    restore(&pool, options(), before.as_slice(), |_, _| ()).expect_err("a pool that is there");
+    restore(&pool, options(), before.as_slice(), |_, _| ControlFlow::Continue(())).unwrap();
+    restore(&pool, options(), before.as_slice(), |_, _| ControlFlow::Continue(())).expect_err("a pool that is there");
     let restored = Store::open(&pool, options()).unwrap();
     assert!(content(&restored) == content(&source));
     assert_eq!(names().len(), 2);
     // A file of that name that is no unfinished restore belongs to somebody else.
     std::fs::remove_file(&pool).unwrap();
     std::fs::write(&unfinished, "a letter").unwrap();
-    let refusal = restore(&pool, options(), before.as_slice(), |_, _| ()).expect_err("a letter").to_string();
+    let refusal = restore(&pool, options(), before.as_slice(), |_, _| ControlFlow::Continue(())).expect_err("a letter").to_string();
     assert!(refusal.contains("is in the way"), "{refusal}");
     assert_eq!(std::fs::read(&unfinished).unwrap(), b"a letter");
 }
@@ -405,7 +405,8 @@ fn who_comes_second_to_a_file_that_is_being_written_is_refused() {
     // A pool under construction.
     let mut refusals = Vec::new();
     let second = |_: Passed, _: &Origin| {
-        refusals.push(restore(&pool, options(), before.as_slice(), |_, _| ()).map(drop).expect_err("the first is not done").to_string())
+        refusals.push(restore(&pool, options(), before.as_slice(), |_, _| ControlFlow::Continue(())).map(drop).expect_err("the first is not done").to_string());
+        ControlFlow::Continue(())
     };
     restore(&pool, options(), before.as_slice(), second).unwrap();
     assert!(!refusals.is_empty() && refusals.iter().all(|refusal| refusal.contains(REFUSAL)), "{refusals:?}");
@@ -469,7 +470,7 @@ fn what_takes_the_place_of_a_file_takes_its_permissions_and_its_place() {
     everleaf::repair(&at("elsewhere/pool"), &at("repaired"), options(), |_| ()).unwrap();
     assert_eq!(mode("repaired"), 0o600);
     std::os::unix::fs::symlink("nowhere", at("dangling")).unwrap();
-    let refused = restore(&at("dangling"), options(), std::io::empty(), |_, _| ()).expect_err("a link of that name");
+    let refused = restore(&at("dangling"), options(), std::io::empty(), |_, _| ControlFlow::Continue(())).expect_err("a link of that name");
     assert!(matches!(refused, StreamError::Exists { .. }), "{refused}");
     let mut names: Vec<_> = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
