@@ -33,11 +33,14 @@ const APPENDS: u64 = (VERSION - APPEND) | APPENDING;
 const SPINS: u32 = 128;
 /// Rounds, with those, until it is a device that is waited for, most likely: longer than any fence takes without one.
 const RESTS: u32 = SPINS + 64;
+/// Rounds of which one sleeps then. In the others a latch is met free that is taken again at once.
+const ROUNDS_PER_SLEEP: u32 = 8;
 
 /// How often a reader is outrun by writers before he keeps them out. In builds that check, so seldom that schedules come to it.
 pub(crate) const OUTRUN: u32 = if schedule::IS_BUILT_IN { 2 } else { 32 };
 
-/// What waits for another thread, which may be at a fence, or have no processor: each round takes a moment at first, then lets others run, and then sleeps.
+/// What waits for another thread, which may be at a fence, or have no processor: each round takes a moment at first, then lets others run, and then sleeps
+/// now and then.
 #[derive(Default)]
 pub(crate) struct Patience(u32);
 
@@ -52,7 +55,8 @@ impl Patience {
             self.0 += 1;
             schedule::rest();
         } else {
-            schedule::sleep();
+            self.0 = RESTS + (self.0 - RESTS + 1) % ROUNDS_PER_SLEEP;
+            if self.0 == RESTS { schedule::sleep() } else { schedule::rest() }
         }
     }
 }

@@ -165,7 +165,10 @@ pub enum Error {
         what: &'static str,
     },
     /// The pool is full and cannot grow.
-    #[error("no space: {wanted} bytes wanted, the pool has {size} of at most {size_max} bytes; {}", remedy(*wanted, *size, *size_max))]
+    #[error(
+        "no space: {wanted} bytes wanted, the pool has {size} of at most {size_max} bytes; delete data, free space on its file system, or reopen with a \
+         larger --size-max"
+    )]
     NoSpace {
         /// Size of the allocation that failed, in bytes.
         wanted: usize,
@@ -248,14 +251,6 @@ impl Error {
     #[cold]
     pub fn corrupt(at: u64, what: &'static str) -> Self {
         Self::Corrupt { at, what }
-    }
-}
-
-/// What makes room: a pool that may still grow has found no space on its file system.
-fn remedy(wanted: usize, size: usize, size_max: usize) -> &'static str {
-    match size.checked_add(wanted).is_some_and(|size| size <= size_max) {
-        true => "free space on its file system, or delete data",
-        false => "delete data, or reopen with a larger --size-max",
     }
 }
 

@@ -400,7 +400,11 @@ impl<M: Medium> Pool<M> {
         {
             // An existing pool is closed again, and a new one is not created.
             match found {
-                Found::Absent => pool.backing.abandon(),
+                Found::Absent => {
+                    // There is no file left to write to when it is dropped.
+                    pool.state.store(CLOSED, Ordering::Release);
+                    pool.backing.abandon();
+                }
                 _ => _ = pool.close(),
             }
             return Err(error);
@@ -446,7 +450,7 @@ impl<M: Medium> Pool<M> {
     /// it. *Crash before the last step:* it is as if its process had been killed. On failure, the next opening is told.
     fn let_machine_restart(&mut self) {
         let superblock = self.superblock.get_mut();
-        if self.backing.is_in_memory() || superblock.left_in() != Some(Domain::PageCache) {
+        if self.backing.is_in_memory() || !self.backing.has_name() || superblock.left_in() != Some(Domain::PageCache) {
             return;
         }
         let kept = Superblock { sequence: superblock.next(), boot: 0, ..*superblock };
@@ -697,7 +701,7 @@ fn open<M: Medium>(
     let survives = domain.is_some_and(Domain::survives_power_failure);
     // A pool that was closed has everything on the device.
     let synchronised = |done: Result<(), Error>| if found.clean { done } else { done.inspect_err(|_| condemn(pm, backing)) };
-    if survives {
+    if survives || found.boot == header::NO_BOOT {
         // A process that died may have left stores in the caches, where this one sees them. What is built on them must not outlive them.
         synchronised(backing.synchronise())?;
         // Data that the device has refused to write lies there as if it had been written; only the process that was told knows.

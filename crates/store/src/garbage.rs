@@ -50,8 +50,9 @@ pub(crate) const STEPS_PER_WRITE: usize = 4;
 pub(crate) const STEPS_PER_CLEAR: usize = if schedule::IS_BUILT_IN { 2 } else { 64 };
 /// Steps, at first, when a pool is full.
 const STEPS_FOR_ROOM: usize = if schedule::IS_BUILT_IN { 2 } else { 1024 };
-/// Sweeps for a write that a full pool refuses. A write that needs more room than they make is refused, and the next one continues after them.
-const SWEEPS_FOR_ROOM: usize = 16;
+/// Sweeps for a write that a full pool refuses: through half a million keys. A write that needs more room than they make is refused, and the next one
+/// continues after them.
+const SWEEPS_FOR_ROOM: usize = 512;
 /// Records or blocks of an index that a step gives back.
 const BLOCKS_PER_STEP: usize = 64;
 /// Keys that are looked at in a sweep, and steps in a turn of [`Store::keep_house`].
@@ -437,9 +438,9 @@ impl<M: Listed> Shared<M> {
 
     /// Retries an operation that a full pool refuses. Garbage makes room, whichever thread gives it back, and a delete that kept versions may no longer need
     /// to. Each attempt collects twice as much as the one before, starting small so that a small write does not pay for all garbage. When no garbage is left,
-    /// expired keys are swept until a sweep finds none, or [`SWEEPS_FOR_ROOM`] sweeps have found some. The caller holds no stripe and is not pinned.
+    /// expired keys are swept until nothing is due, or [`SWEEPS_FOR_ROOM`] times. The caller holds no stripe and is not pinned.
     pub(crate) fn with_room<T>(self: &Arc<Self>, mut act: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
-        let (mut steps, mut sweeps, mut is_more) = (STEPS_FOR_ROOM, 0, true);
+        let (mut steps, mut sweeps, mut is_more) = (STEPS_FOR_ROOM, SWEEPS_FOR_ROOM, true);
         loop {
             match act() {
                 Err(error) if is_more && error.is_no_space() => {
@@ -448,8 +449,7 @@ impl<M: Listed> Shared<M> {
                         // Listing makes no room.
                         steps = if turn.listed < steps { steps.saturating_mul(2) } else { steps };
                     } else {
-                        is_more = sweeps < SWEEPS_FOR_ROOM && self.sweep_for_room(STEPS_PER_TURN);
-                        sweeps += 1;
+                        is_more = self.sweep_for_room(STEPS_PER_TURN, &mut sweeps);
                     }
                 }
                 outcome => return outcome,

@@ -148,9 +148,10 @@ pub(crate) fn expect_nothing_at(path: &Path) -> Result<(), StreamError> {
 
 /// A pool that gets its name when it is closed. Dropped before, it is removed.
 pub(crate) struct NewPool {
+    /// Dropped first: what nobody will find is not written to the device.
+    unfinished: Unfinished,
     journal: Journal,
     store: Store,
-    unfinished: Unfinished,
 }
 
 /// A pool that is removed, with its journal if there is one, unless it is closed.

@@ -128,8 +128,6 @@ impl<M: Medium> From<Unclosed<M>> for Error {
 /// What a store and the handles of its namespaces share.
 pub(crate) struct Shared<M: Medium> {
     pub(crate) pool: Arc<Pool<M>>,
-    /// Keeps other stores off the pool.
-    _claim: Claim<M>,
     pub(crate) header: Header<M>,
     pub(crate) clock: Clock,
     pub(crate) stripes: Stripes,
@@ -151,6 +149,8 @@ pub(crate) struct Shared<M: Medium> {
     index_name: String,
     next_space: AtomicU32,
     halted: OnceLock<String>,
+    /// Keeps other stores off the pool until all else is dropped.
+    _claim: Claim<M>,
 }
 
 /// A namespace of an open store.

@@ -49,8 +49,6 @@ pub(crate) struct Sweeper {
     due_ms: AtomicU64,
 }
 
-/// Sweeps that find nothing, at most, for a write that a full pool refuses: through half a million keys. The next write continues after them.
-const VAIN_SWEEPS_MAX: usize = 512;
 /// How much later a key is looked at again of which nobody can tell whether it expires.
 const UNKNOWN_MS: u64 = 1000;
 
@@ -112,10 +110,10 @@ struct Found {
 
 impl Found {
     /// Notes damage. It must not keep the keys after it from being swept, and the namespace stays on the list.
-    fn is_damaged(&mut self, error: Error) {
+    fn is_damaged(&mut self, error: Error, now_ms: u64) {
         self.may_expire = true;
-        // There may be keys behind it that nobody has met.
-        self.earliest_ms = 0;
+        // Behind the damage there may be keys that no sweep has met.
+        self.earliest_ms = self.earliest_ms.min(now_ms.saturating_add(UNKNOWN_MS));
         self.damage.get_or_insert(error);
     }
 }
@@ -171,12 +169,13 @@ impl<M: Listed> Shared<M> {
         !round.is_empty() || self.sweeper.due_ms.load(Ordering::Relaxed) <= self.wall.now_ms()
     }
 
-    /// [`Shared::sweep`], after waiting for another thread's sweep, again and again until either has removed something, or there is nothing to be found;
-    /// returns whether either has.
-    pub(crate) fn sweep_for_room(self: &Arc<Self>, visits_max: usize) -> bool {
+    /// [`Shared::sweep`], after waiting for another thread's sweep, again and again until either has removed something, nothing is left to be found, or the
+    /// given number of sweeps is used up; returns whether either has.
+    pub(crate) fn sweep_for_room(self: &Arc<Self>, visits_max: usize, sweeps: &mut usize) -> bool {
         let before = self.sweeper.expired.load(Ordering::Relaxed);
         let mut round = schedule::lock(&self.sweeper.round);
-        for _ in 0..VAIN_SWEEPS_MAX {
+        while *sweeps > 0 {
+            *sweeps -= 1;
             if self.sweeper.expired.load(Ordering::Relaxed) != before {
                 return true;
             }
@@ -218,7 +217,12 @@ impl<M: Listed> Shared<M> {
                 round.pop();
             }
             let keys: Vec<&[u8]> = found.expired.iter().map(Vec::as_slice).collect();
-            swept.removed += namespace(space).remove_expired(&keys)?;
+            let removed = namespace(space).remove_expired(&keys);
+            if !removed.as_ref().is_ok_and(|removed| *removed == keys.len()) {
+                // Another sweep is to remove the others.
+                self.sweeper.note_due(0);
+            }
+            swept.removed += removed?;
             found.damage.map_or(Ok(()), Err)?;
         }
         swept.is_round = round.is_empty();
@@ -276,16 +280,14 @@ impl<M: Listed> Shared<M> {
                 }
                 Ok(Lifetime::Over) => {
                     found.may_expire = true;
-                    // It may not be removed.
-                    found.earliest_ms = 0;
                     found.expired.push(key.to_vec());
                 }
-                Err(error) => found.is_damaged(error),
+                Err(error) => found.is_damaged(error, self.wall.now_ms()),
             }
         });
         match stepped {
             Ok(last) => found.last = last,
-            Err(error) => found.is_damaged(error),
+            Err(error) => found.is_damaged(error, self.wall.now_ms()),
         }
         found
     }

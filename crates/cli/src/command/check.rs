@@ -25,7 +25,9 @@ pub(crate) struct Arguments {
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let transfer = Transfer::begin();
+        let mut is_opened = false;
         let report = self.pool.with_store(|store| {
+            is_opened = true;
             let report = store.verify_with(|read, expected| {
                 transfer.show_entries(read, expected);
                 go_on()
@@ -34,7 +36,8 @@ impl Arguments {
         });
         transfer.end();
         let mut out = Output::new();
-        if let Err(Failure::Store(error)) = &report
+        if !is_opened
+            && let Err(Failure::Store(error)) = &report
             && let Some(what) = error.to_string().strip_suffix(DAMAGE_ADVICE)
         {
             // So much that the pool cannot even be opened.

@@ -17,8 +17,8 @@ use crate::{Error, Key};
 use everleaf_pmem::Medium;
 use std::borrow::Borrow;
 
-/// How often a merge is tried that nobody will try later: after a fifth of these, whoever is in the way waits for a device, and each try sleeps before the
-/// next one, which makes many times as long as a device takes.
+/// How often a merge is tried that nobody will try later: after a fifth of these, whoever is in the way waits for a device, and one try in eight
+/// sleeps before the next one, which makes many times as long as a device takes.
 const PATIENCE: usize = 1000;
 
 /// One way to split and merge.

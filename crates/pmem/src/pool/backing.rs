@@ -203,6 +203,11 @@ impl Backing {
         }
     }
 
+    /// Whether somebody can find it when it is dropped.
+    pub(super) fn has_name(&self) -> bool {
+        matches!(self, Self::File(mapping) if files::has_name(mapping.file(), mapping.path()).unwrap_or(true))
+    }
+
     /// Whether no device has any of it: then no stale version of it exists.
     pub(super) fn is_in_memory(&self) -> bool {
         match self {

@@ -424,7 +424,6 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
     }
 
     fn populate(&self, old: u64, leaves: Vec<Entry<K>>) {
-        let root = self.raise(&leaves);
         until_done(|| {
             self.tidy(K::LOWEST);
             let number = self.root.load(Relaxed);
@@ -436,7 +435,8 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
                 return Err(Restart);
             };
             assert!(node.shape().count == 1 && node.children[0].load(Relaxed) == old, "the leaf is latched, and the only one");
-            self.root.store(root, Relaxed);
+            // Under both latches: a shortcut may lead to a new node before the root does, and who then goes down from the root has to wait.
+            self.root.store(self.raise(&leaves), Relaxed);
             self.give_back(number, lock);
             Ok(())
         });
