@@ -53,6 +53,8 @@ const STEPS_FOR_ROOM: usize = if schedule::IS_BUILT_IN { 2 } else { 1024 };
 /// Sweeps for a write that a full pool refuses: through half a million keys. A write that needs more room than they make is refused, and the next one
 /// continues after them.
 const SWEEPS_FOR_ROOM: usize = 512;
+/// How often such a write is retried after sweeps that have removed something.
+const TRIES_AFTER_SWEEPS: usize = 16;
 /// Records or blocks of an index that a step gives back.
 const BLOCKS_PER_STEP: usize = 64;
 /// Keys that are looked at in a sweep, and steps in a turn of [`Store::keep_house`].
@@ -438,9 +440,10 @@ impl<M: Listed> Shared<M> {
 
     /// Retries an operation that a full pool refuses. Garbage makes room, whichever thread gives it back, and a delete that kept versions may no longer need
     /// to. Each attempt collects twice as much as the one before, starting small so that a small write does not pay for all garbage. When no garbage is left,
-    /// expired keys are swept until nothing is due, or [`SWEEPS_FOR_ROOM`] times. The caller holds no stripe and is not pinned.
+    /// expired keys are swept until nothing is due, in at most [`SWEEPS_FOR_ROOM`] sweeps; of these, [`TRIES_AFTER_SWEEPS`] may find some. The
+    /// caller holds no stripe and is not pinned.
     pub(crate) fn with_room<T>(self: &Arc<Self>, mut act: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
-        let (mut steps, mut sweeps, mut is_more) = (STEPS_FOR_ROOM, SWEEPS_FOR_ROOM, true);
+        let (mut steps, mut sweeps, mut tries, mut is_more) = (STEPS_FOR_ROOM, SWEEPS_FOR_ROOM, 0, true);
         loop {
             match act() {
                 Err(error) if is_more && error.is_no_space() => {
@@ -449,7 +452,8 @@ impl<M: Listed> Shared<M> {
                         // Listing makes no room.
                         steps = if turn.listed < steps { steps.saturating_mul(2) } else { steps };
                     } else {
-                        is_more = self.sweep_for_room(STEPS_PER_TURN, &mut sweeps);
+                        is_more = tries < TRIES_AFTER_SWEEPS && self.sweep_for_room(STEPS_PER_TURN, &mut sweeps);
+                        tries += 1;
                     }
                 }
                 outcome => return outcome,
