@@ -168,7 +168,7 @@ pub fn seeds() -> Vec<Seed> {
         seed("m28", "the header of a slab is not flushed", "B37", At("pool", "alloc.rs", "self.|write_header(slab, Header::Blocks", Flush, Drop)),
         seed("m29", "a root is linked before it is durable", "B8, B35", At(TREE, "open.rs", "leaf.flush(), root.|flush()", Flush, Drop)),
         seed("m30", "unlocked before the flush", "B7, B18, B26, B29, B30",
-            Careless("isle-128", READER, "fn read<", "reached.latch.validate")),
+            Careless("isle-128", READER, "fn read<", "latch.validate")),
         seed("m31", "a reader clears the mark of what is not durable", "B26", Cannot("there are no such marks")),
         seed("m32", "the fence is another thread's", "",
             Cannot("`Flushed` cannot be sent to another thread; a test of the medium shows that such a fence does nothing")),

@@ -257,13 +257,13 @@ const TAKEN_BACK: &str = "a crash leaves what some order of the calls explains";
 /// crash does.
 #[test]
 fn a_reader_that_sees_what_is_not_durable_is_noticed() {
-    assert_noticed(without(Slip::Validate, "fn read<", "reached.latch.validate", 1), &[TAKEN_BACK]);
+    assert_noticed(without(Slip::Validate, "fn read<", "latch.validate", 1), &[TAKEN_BACK]);
 }
 
 /// The same, detected by its loads alone: the only image made is the one that confirms it.
 #[test]
 fn a_read_of_what_is_not_durable_is_noticed_without_images() {
-    let report = without(Slip::Validate, "fn read<", "reached.latch.validate", 0);
+    let report = without(Slip::Validate, "fn read<", "latch.validate", 0);
     assert!(report.counts.suspicions > 0 && report.counts.images < 8, "{report}");
     assert_noticed(report, &[TAKEN_BACK]);
 }
