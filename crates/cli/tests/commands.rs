@@ -15,6 +15,12 @@ fn everleaf(directory: &Path, arguments: &[&str], input: &[u8]) -> Output {
     process.wait_with_output().expect("it ends")
 }
 
+/// Loads so many keys, each with the value of its number.
+fn load(directory: &Path, count: u32, value: impl Fn(u32) -> String) {
+    let lines: String = (0..count).map(|number| format!("key {number}\t{}\n", value(number))).collect();
+    expect(directory, &["load", "-"], lines.as_bytes(), 0);
+}
+
 /// Runs a command that must end with `code`, and returns its standard output.
 #[track_caller]
 fn expect(directory: &Path, arguments: &[&str], input: &[u8], code: i32) -> Vec<u8> {
@@ -434,9 +440,7 @@ fn a_line_with_a_field_that_nobody_knows_is_a_bad_line() {
 fn a_pool_is_backed_up_exported_and_compacted() {
     let directory = directory();
     let path = directory.path();
-    let mut text = Vec::new();
-    (0..20_000).for_each(|number| writeln!(text, "key {number}\tvalue {number}").expect("a vector takes everything"));
-    expect(path, &["load", "-"], &text, 0);
+    load(path, 20_000, |number| format!("value {number}"));
     expect(path, &["put", "--namespace", "other", "--index", "lb", "k", "v"], b"", 0);
     let dump = expect(path, &["dump"], b"", 0);
     let said = |bytes: Vec<u8>| serde_json::from_slice::<serde_json::Value>(&bytes).expect("JSON");
@@ -497,9 +501,7 @@ fn a_pool_is_backed_up_exported_and_compacted() {
 fn a_pool_that_is_cut_off_is_repaired() {
     let directory = directory();
     let path = directory.path();
-    let mut text = Vec::new();
-    (0..3000).for_each(|number| writeln!(text, "key {number}\tvalue {number}").expect("a vector takes everything"));
-    expect(path, &["load", "-"], &text, 0);
+    load(path, 3000, |number| format!("value {number}"));
     let pool = std::fs::File::options().write(true).open(path.join("everleaf.pool")).expect("the pool");
     pool.set_len(1_000_000).expect("it is ours");
     expect(path, &["check"], b"", 3);
@@ -523,9 +525,7 @@ fn a_pool_that_is_cut_off_is_repaired() {
 fn a_check_of_a_pool_that_cannot_be_opened_finds_damage() {
     let directory = directory();
     let path = directory.path();
-    let mut text = Vec::new();
-    (0..3000).for_each(|number| writeln!(text, "key {number}\tvalue {number}").expect("a vector takes everything"));
-    expect(path, &["load", "-"], &text, 0);
+    load(path, 3000, |number| format!("value {number}"));
     let mut bytes = std::fs::read(path.join("everleaf.pool")).expect("the pool");
     bytes[2048..4096].fill(0xa5);
     std::fs::write(path.join("everleaf.pool"), bytes).expect("it is ours");
@@ -540,9 +540,7 @@ fn a_check_of_a_pool_that_cannot_be_opened_finds_damage() {
 fn a_damaged_pool_is_repaired() {
     let directory = directory();
     let path = directory.path();
-    let mut text = Vec::new();
-    (0..2000).for_each(|number| writeln!(text, "key {number}\tvalue-{number}-").expect("a vector takes everything"));
-    expect(path, &["load", "-"], &text, 0);
+    load(path, 2000, |number| format!("value-{number}-"));
     let mut bytes = std::fs::read(path.join("everleaf.pool")).expect("the pool");
     let at = bytes.windows(11).position(|window| window == b"value-1234-").expect("the value lies in the pool");
     bytes[at] ^= 1;
@@ -563,9 +561,7 @@ fn a_damaged_pool_is_repaired() {
 fn every_damage_is_named() {
     let directory = directory();
     let path = directory.path();
-    let mut text = Vec::new();
-    (0..200).for_each(|number| writeln!(text, "key {number}\tvalue-{number:03}-").expect("a vector takes everything"));
-    expect(path, &["load", "-"], &text, 0);
+    load(path, 200, |number| format!("value-{number:03}-"));
     let mut bytes = std::fs::read(path.join("everleaf.pool")).expect("the pool");
     for number in 0..100 {
         let value = format!("value-{number:03}-");

@@ -305,7 +305,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
     /// Reads the leaf of a target until nobody has disturbed. What `read` concludes from a disturbed leaf, errors included, is thrown away.
     #[inline(always)]
     fn read<T>(&self, target: Target<'_, K>, mut read: impl FnMut(&N) -> Result<T, Error>) -> Result<T, Error> {
-        self.retry(|| {
+        until_done(|| {
             let leaf = match self.reach_leaf(target)? {
                 Ok(leaf) => leaf,
                 Err(error) => return Ok(Err(error)),
@@ -315,14 +315,9 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         })
     }
 
-    #[inline(always)]
-    fn retry<T>(&self, attempt: impl FnMut() -> Attempt<T>) -> Result<T, Error> {
-        until_done(attempt)
-    }
-
     /// Latches the node of a level that a target is in; `None` if the tree is not so high.
     fn hold(&self, target: Target<'_, K>, level: usize) -> Result<Option<Held<'_, N, SENTINELS>>, Error> {
-        self.retry(|| match self.reach(target, level)? {
+        until_done(|| match self.reach(target, level)? {
             Ok(Some(reached)) => Ok(self.lock(reached)?.map(Some)),
             Ok(None) => Ok(Ok(None)),
             Err(error) => Ok(Err(error)),
@@ -344,7 +339,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
     /// Finds `key` in its leaf, and latches that if `concerns` whether it is there: its rank, or that where it belongs, and its value.
     #[inline(always)]
     fn seek(&self, key: &K, concerns: impl Fn(bool) -> bool) -> Result<Sought<'_, N, SENTINELS>, Error> {
-        self.retry(|| {
+        until_done(|| {
             let leaf = match self.reach_leaf(Target::At(key))? {
                 Ok(leaf) => leaf,
                 Err(error) => return Ok(Err(error)),
@@ -509,7 +504,7 @@ mod tests {
             let key = step.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56;
             _ = if step % 3 == 0 { tree.remove(&key) } else { tree.insert(&key, NonZeroU64::MIN) }.unwrap();
             for key in (0..256).filter(|key| tree.get(key).unwrap().is_some()) {
-                let leaf = tree.retry(|| tree.reach_leaf(Target::At(&key))).unwrap().at;
+                let leaf = until_done(|| tree.reach_leaf(Target::At(&key))).unwrap().at;
                 let (rank, base) = (leaf.node.rank(&*tree.pool, &key, 0).unwrap().0, leaf.node.run().base);
                 let line = (1..3).map(|line| line * node::PER_LINE - base % node::PER_LINE).take_while(|line| *line < rank).last();
                 assert_eq!(leaf.sentinels.start(leaf.node, key), line.unwrap_or(0), "step {step}, key {key}");

@@ -450,7 +450,7 @@ impl<M: Medium> Pool<M> {
     /// it. *Crash before the last step:* it is as if its process had been killed. On failure, the next opening is told.
     fn let_machine_restart(&mut self) {
         let superblock = self.superblock.get_mut();
-        if self.backing.is_in_memory() || !self.backing.has_name() || superblock.left_in() != Some(Domain::PageCache) {
+        if superblock.left_in() != Some(Domain::PageCache) || self.backing.is_in_memory() || !self.backing.has_name() {
             return;
         }
         let kept = Superblock { sequence: superblock.next(), boot: 0, ..*superblock };

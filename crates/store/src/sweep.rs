@@ -296,13 +296,14 @@ impl<M: Listed> Shared<M> {
     fn lifetime(&self, link: u64) -> Result<Lifetime, Error> {
         let record = Record::read(&self.pool, link)?;
         let is_committed = matches!(self.age(&record)?, Age::At(_));
-        let now_ms = self.wall.now_ms();
+        // Most keys do not expire, and a look at the clock takes as long as one at such a key.
+        let now_ms = || self.wall.now_ms();
         Ok(match record.expiry_ms() {
             None if is_committed => Lifetime::Lasting,
-            Some(expiry) if is_committed && expiry > now_ms => Lifetime::Limited(expiry),
+            Some(expiry) if is_committed && expiry > now_ms() => Lifetime::Limited(expiry),
             // A damaged record is left to verification.
             Some(_) if is_committed && record.is_intact() => Lifetime::Over,
-            _ => Lifetime::Limited(now_ms.saturating_add(UNKNOWN_MS)),
+            _ => Lifetime::Limited(now_ms().saturating_add(UNKNOWN_MS)),
         })
     }
 }

@@ -220,11 +220,11 @@ impl<M: Listed> View<'_, M> {
                         }
                         Ok(Seen::Hidden) => {
                             hidden += 1;
-                            match hidden < cursor.hidden_max() {
-                                true if left > 0 => continue,
-                                true => Ok(Some(ControlFlow::Continue(()))),
-                                false => Ok(Some(ControlFlow::Break(()))),
+                            let goes_on = hidden < cursor.hidden_max();
+                            if goes_on && left > 0 {
+                                continue;
                             }
+                            Ok(Some(if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }))
                         }
                         Ok(Seen::Beyond) => Ok(None),
                         Err(error) => Err(error),

@@ -123,21 +123,24 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let (lower, upper) = placed.split_at(at);
         let high = fences.high.as_ref().map(Borrow::borrow);
         let mut by_slot = [0; SLOTS_MAX];
-        let mut frame_anew = |low: &K, high, half| {
-            let (frame, heads) = self.frame_of(low, high, half)?;
-            heads.into_iter().for_each(|(slot, head)| by_slot[slot] = head);
-            Ok::<_, Error>(frame)
+        let (left, right) = match frame {
+            Some(whole) => {
+                placed.iter().for_each(|placed| by_slot[placed.slot] = placed.entry.head as u32);
+                (None, whole)
+            }
+            None => {
+                let mut frame_anew = |low: &K, high, half| {
+                    let (frame, heads) = self.frame_of(low, high, half)?;
+                    heads.into_iter().for_each(|(slot, head)| by_slot[slot] = head);
+                    Ok::<_, Error>(frame)
+                };
+                (Some(frame_anew(fences.low.borrow(), Some(separator), lower)?), frame_anew(separator, high, upper)?)
+            }
         };
-        let left = if frame.is_none() { Some(frame_anew(fences.low.borrow(), Some(separator), lower)?) } else { None };
-        let is_kept = frame.is_some();
-        let right = match frame {
-            _ if upper.is_empty() => Frame::around(separator, high, leaf::read::<K, M>(&self.pool, &placed[0].entry)?.borrow(), key),
-            Some(whole) => whole,
-            None => frame_anew(separator, high, upper)?,
+        let right = match upper {
+            [] => Frame::around(separator, high, leaf::read::<K, M>(&self.pool, &placed[0].entry)?.borrow(), key),
+            _ => right,
         };
-        if is_kept {
-            placed.iter().for_each(|placed| by_slot[placed.slot] = placed.entry.head as u32);
-        }
         Ok(Heads { by_slot, right, left })
     }
 

@@ -6,6 +6,7 @@
 use super::node::{Birth, Node};
 use super::structure::linked;
 use super::{ASIDE, Fair, Found, Held};
+use crate::latch::until_done;
 use crate::selective::router::Target;
 use crate::{Error, Key, Relocated};
 use everleaf_pmem::{Durable, Medium, Off};
@@ -37,7 +38,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
 
     /// Moves the node of a level that `key` belongs to, if it is to leave; `None` if the tree is not so high.
     fn relocate_node(&self, key: &K, level: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Option<Passed<K>>, Error> {
-        let found = self.retry(|| {
+        let found = until_done(|| {
             let reached = match self.reach(Target::At(key), level)? {
                 Ok(Some(reached)) => reached,
                 Ok(None) => return Ok(Ok(None)),
@@ -88,7 +89,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
 
     /// Latches the node before a latched one. Where damage has what is below its range lead to the node itself, that is not waited for.
     fn hold_before(&self, held: &Held<'_, N, SENTINELS>, low: &K, level: usize) -> Result<Held<'_, N, SENTINELS>, Error> {
-        let way = self.retry(|| {
+        let way = until_done(|| {
             let above = match self.reach(Target::Below(low), level + 1)? {
                 Ok(Some(above)) => above,
                 Ok(None) => return Ok(Ok(None)),

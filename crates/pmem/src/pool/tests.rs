@@ -15,6 +15,25 @@ fn memory_pool() -> (Arc<Memory>, Arc<Pool>) {
     (memory, pool)
 }
 
+/// Memory that begins as a file does.
+#[cfg(not(miri))]
+fn memory_with(bytes: &[u8]) -> Arc<Memory> {
+    let memory = Memory::new(256 << 10).unwrap();
+    for (word, bytes) in memory.words().iter().zip(bytes.as_chunks().0) {
+        word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
+    }
+    memory
+}
+
+/// The active superblock of a file.
+#[cfg(not(miri))]
+fn superblock_in(bytes: &[u8]) -> Option<Superblock> {
+    let memory = memory_with(bytes);
+    // SAFETY: the memory outlives `pm`.
+    let pm = unsafe { Pm::new(Hardware::page_cache(), memory.base(), memory.size()) };
+    pm.head::<Header>().read(Path::new("test"), u64::MAX).ok()
+}
+
 fn put<M: Medium>(pool: &Pool<M>, name: &str, value: u64) -> Result<Off<[Word]>, Error> {
     let block = pool.alloc_words(1)?;
     pool.store(&block[0], value, Ordering::Relaxed);
@@ -330,15 +349,7 @@ fn a_file_that_could_not_be_synchronised_accepts_no_more() {
 /// Names of what is synchronised, each with the size and cleanliness in the file's header just before.
 #[cfg(not(miri))]
 fn synchronised() -> Vec<(&'static str, Option<(u64, bool)>)> {
-    let said = |bytes: Vec<u8>| {
-        let memory = Memory::new(256 << 10).unwrap();
-        for (word, bytes) in memory.words().iter().zip(bytes.as_chunks().0) {
-            word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
-        }
-        // SAFETY: the memory outlives `pm`, which is dropped first, at the end of the closure.
-        let pm = unsafe { Pm::new(Hardware::page_cache(), memory.base(), memory.size()) };
-        pm.head::<Header>().read(Path::new("test"), u64::MAX).ok().map(|superblock| (superblock.size, superblock.clean))
-    };
+    let said = |header: Vec<u8>| superblock_in(&header).map(|superblock| (superblock.size, superblock.clean));
     backing::synchronised::take().into_iter().map(|(what, header)| (what, said(header))).collect()
 }
 
@@ -651,11 +662,7 @@ fn a_file_left_open_by_a_dead_machine_needs_consent() {
     let path = dir.path().join("test.pool");
     put(&Pool::create(&path, &small()).unwrap(), "name", 1).unwrap();
     // Makes the superblock say that another boot of the machine had it open.
-    let memory = Memory::new(256 << 10).unwrap();
-    let bytes = std::fs::read(&path).unwrap();
-    for (word, bytes) in memory.words().iter().zip(bytes.chunks(8)) {
-        word.store(u64::from_le_bytes(bytes.try_into().unwrap()), Ordering::Relaxed);
-    }
+    let memory = memory_with(&std::fs::read(&path).unwrap());
     forge(&memory, |it| it.boot ^= 1);
     let bytes: Vec<u8> = memory.words()[..512].iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
     std::fs::File::options().write(true).open(&path).unwrap().write_all_at(&bytes, 0).unwrap();
@@ -683,13 +690,7 @@ fn a_pool_that_was_dropped_outlives_a_restart_of_the_machine() {
     }
     put(&pool, "name", 1).unwrap();
     let boot = || {
-        let bytes = std::fs::read(&path).unwrap();
-        let words = bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
-        let memory = Memory::new(256 << 10).unwrap();
-        memory.words().iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
-        // SAFETY: the memory outlives `pm`.
-        let pm = unsafe { Pm::new(Hardware::page_cache(), memory.base(), memory.size()) };
-        let found = pm.head::<Header>().read(&path, u64::MAX).unwrap();
+        let found = superblock_in(&std::fs::read(&path).unwrap()).unwrap();
         assert!(!found.clean);
         found.boot
     };
