@@ -1,16 +1,16 @@
-//! Arenas: things in DRAM that are found by number and never move.
+//! Arenas: objects in DRAM that are found by number and never move.
 //!
-//! Optimistic readers may follow a number that is out of date. In an arena that leads to some other thing of the same type, never to freed memory, and the
-//! version check behind it finds out: this is what lets trees with optimistic readers be written without unsafe code.
+//! Optimistic readers may follow a stale number. In an arena it leads to another object of the same type, never to freed memory, and the subsequent version
+//! check detects that. So trees with optimistic readers can be written without unsafe code.
 
 use bytemuck::Zeroable;
 use everleaf_pmem::huge::Zeroes;
 use parking_lot::Mutex;
 use std::sync::OnceLock;
 
-/// Grows by chunks: the first has `FIRST` things, a power of two, each other one twice as many as the one before it.
+/// Grows by chunks: the first has `FIRST` objects, a power of two, each other one twice as many as the one before it.
 pub(crate) struct Arena<T, const FIRST: usize> {
-    /// By the number's highest bit, when `FIRST` has been added: that chunk has so many things. Those below that of `FIRST` are never made.
+    /// Indexed by the highest bit of the number plus `FIRST`: the chunk has as many objects as that bit's value. Chunks below that of `FIRST` are never made.
     chunks: [OnceLock<Zeroes<T>>; usize::BITS as usize],
 }
 
@@ -20,7 +20,7 @@ impl<T: Zeroable, const FIRST: usize> Arena<T, FIRST> {
         Self { chunks: [const { OnceLock::new() }; usize::BITS as usize] }
     }
 
-    /// The chunk of a number, and the place in it: with `FIRST` added, its highest bit tells the chunk, and the others are the place. Numbers that are too
+    /// The chunk of a number, and the place in it: the highest bit of the number plus `FIRST` gives the chunk, the other bits the place. Numbers that are too
     /// large have a chunk that is never made.
     #[inline(always)]
     fn place(number: usize) -> (usize, usize) {
@@ -36,39 +36,39 @@ impl<T: Zeroable, const FIRST: usize> Arena<T, FIRST> {
         Some((self.chunks[chunk].get()?, at))
     }
 
-    /// The thing of that number, if its chunk was ever made.
+    /// The object of that number, if its chunk was ever made.
     #[inline(always)]
     pub(crate) fn get(&self, number: usize) -> Option<&T> {
         let (chunk, at) = self.find(number)?;
         chunk.get(at)
     }
 
-    /// The thing of that number, all zeroes at first.
+    /// The object of that number, all zeroes at first.
     pub(crate) fn get_or_make(&self, number: usize) -> &T {
         let (chunk, at) = Self::place(number);
         assert!(1 << chunk >= FIRST, "a number that is no address");
         &self.chunks[chunk].get_or_init(|| Zeroes::new(1 << chunk))[at]
     }
 
-    /// The things from `number` to the end of its chunk.
+    /// The objects from `number` to the end of its chunk.
     #[inline(always)]
     pub(crate) fn rest_of_chunk(&self, number: usize) -> Option<&[T]> {
         let (chunk, at) = self.find(number)?;
         chunk.get(at..)
     }
 
-    /// Number of things from `number` to the end of its chunk, made or not.
+    /// Number of objects from `number` to the end of its chunk, made or not.
     pub(crate) fn left_in_chunk(&self, number: usize) -> usize {
         let (chunk, at) = Self::place(number);
         (1 << chunk) - at
     }
 }
 
-/// Numbers of an arena that serve: those that have been given back come first.
+/// Free numbers of an arena; those that were given back are reused first.
 pub(crate) struct Numbers(Mutex<(u32, Vec<u32>)>);
 
 impl Numbers {
-    /// The lowest that is handed out.
+    /// `first`: the lowest number that is given out.
     pub(crate) fn from(first: u32) -> Self {
         Self(Mutex::new((first, Vec::new())))
     }

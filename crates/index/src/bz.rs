@@ -1,51 +1,53 @@
-//! BzTree: a B+-tree without latches, all of whose nodes persist (J. Arulraj, J. Levandoski, U. F. Minhas and P.-A. Larson, "BzTree: A High-Performance
-//! Latch-free Range Index for Non-Volatile Memory", PVLDB 11(5), 2018), on multi-word exchanges ([`mwcas`]).
+//! BzTree: a latch-free B+-tree whose nodes are all persistent (J. Arulraj, J. Levandoski, U. F. Minhas and P.-A. Larson, "BzTree: A High-Performance
+//! Latch-free Range Index for Non-Volatile Memory", PVLDB 11(5), 2018), built on multi-word exchanges ([`mwcas`]).
 //!
 //! ```text
 //! root block: top -> node
-//! inner node      children, each with its low fence, in order; only words of children change
-//! leaf            entries in order, from when it was made, and behind them entries as they came
+//! inner node      children, each with its low fence, in order; only the words of children change
+//! leaf            entries in order, from its creation, and behind them entries as they came
 //! ```
 //!
-//! The bytes are in [`node`]. Every word that changes when others can reach it is changed by [`mwcas`], but for reservations; so whoever reads it reads what no
-//! crash takes back, and helps what is under way.
+//! The bytes are in [`node`]. [`mwcas`] changes every word that changes while it is reachable, except for reservations. So readers read only what no crash can
+//! take back, and help exchanges under way.
 //!
-//! 1. the status of a node changes with every other word of it, and never returns to what it was: what was read between two equal statuses was there at once;
-//! 2. a node becomes frozen by the exchange that takes it out of the tree: none that is in it is, and whoever meets one comes by a way that is out of date. The
-//!    words of a frozen node change no more;
-//! 3. fences of an inner node never change, nor does the range of any node: it is that which the fences on the way say, however old the nodes are;
-//! 4. head and value of an entry are written before it is visible, once, by who has reserved it;
-//! 5. the record of a fence belongs to the inner node that has it; a copy takes it over.
+//! 1. The status of a node changes with every other word of it, and never returns to an earlier value: what was read between two equal statuses was there at
+//!    one moment.
+//! 2. The exchange that takes a node out of the tree freezes it: no node in the tree is frozen, and a thread that meets one has come by a stale way. The words
+//!    of a frozen node no longer change.
+//! 3. The fences of an inner node never change, nor does the range of any node: the fences on the way define it, however old the nodes are.
+//! 4. Head and value of an entry are written once, before it is visible, by the thread that has reserved it.
+//! 5. The record of a fence belongs to the inner node that has it; a copy of the node takes it over.
 //!
 //! # Changes
 //!
-//! A crash within an exchange leaves all of it or nothing ([`mwcas`]), and blocks that nobody reaches are free memory. So there is one thing to say of each:
+//! A crash within an exchange leaves all of it or nothing ([`mwcas`]), and unreachable blocks are free memory. So each change has one commit point:
 //!
-//! - **Insert**: 1. an entry is reserved: status, one exchange of one word, not flushed. A crash forgets it, or leaves an entry that never becomes visible, and
-//!   goes with its leaf. 2. Head and value; flush. 3. Status, which counts one more that was made; meta word := visible. If anything else has changed in the
-//!   leaf, the key is looked for again.
-//! - **Update**: the same, by an exchange that also has the meta word of the old entry := deleted. Values are words of all bits, none of which are left to say
-//!   that a descriptor is there instead, so they are not changed in place.
-//! - **Removal**: status, which counts one more that was deleted; meta word := deleted.
-//! - **A leaf without room**: a copy of what counts; flush, fence. Then the word of the child above, and its status; the leaf's status := frozen.
-//! - **If most of it counts**: two leaves, and a copy of the node above with both of them; flush, fence. Then the word above that, and its status; the statuses
-//!   of leaf and node := frozen. A node above that has no room is divided first, in the same way. Above the top comes a new one.
-//! - **A node of which little is left**: one node for it and one beside it, and a copy of the node above without it; then as before, and three nodes are
-//!   frozen. A top with one child goes.
+//! - **Insert**: 1. Reserve an entry: an exchange of one word, the status, not flushed. A crash forgets the reservation, or leaves an entry that never becomes
+//!   visible, and goes with its leaf. 2. Head and value; flush. 3. Status, which counts one more entry that became visible; meta word := visible. If anything
+//!   else has changed in the leaf, the key is searched again.
+//! - **Update**: the same, with an exchange that also sets the meta word of the old entry := deleted. Values use all bits of their words, which leaves none to
+//!   mark a descriptor, so they are not changed in place.
+//! - **Removal**: status, which counts one more deleted entry; meta word := deleted.
+//! - **A leaf without room**: a copy of the entries that count; flush, fence. Then the word of the child above, and its status; the leaf's status := frozen.
+//! - **If most entries count**: two leaves, and a copy of the node above with both of them; flush, fence. Then the word above that, and its status; the
+//!   statuses of leaf and node := frozen. A node above that has no room is divided first, in the same way. A divided top gets a new one above it.
+//! - **A node of which little is left**: one node for it and a neighbour, and a copy of the node above without it; then as before, and three nodes are frozen.
+//!   A top with one child is removed.
 //! - **Relocation**: a copy, as of a leaf without room.
 //!
-//! Recovery walks the tree, and puts into each word that has a descriptor what that says.
+//! Recovery walks the tree, and replaces each descriptor in a word by the value that the descriptor determines.
 //!
 //! # Departures from the paper
 //!
-//! 1. The paper reserves an entry with its meta word, which says so, and by which life of the index; who adds the same key has to wait for that, or for who
-//!    died. Here the entry becomes visible only if nothing else has since the key was looked for, by a status that counts those: nobody waits for a
-//!    reservation, and those of a crash need no number of a life, which would have to be raised, durably, by each.
-//! 2. The paper freezes a node, then copies it; a crash, or a thread that stops in between, leaves a frozen node that somebody else has to replace. Here a copy
-//!    is made first, and the node frozen with what puts the copy in its place, if its status is still the same. The status of an inner node counts children
-//!    that were replaced: so a copy misses none.
-//! 3. Records are of one size, key and value being words, or the key in the record that the value links, as in all indexes here: a meta word need not say where
-//!    one lies.
+//! 1. The paper marks a reservation in the entry's meta word, together with the life of the index in which it was made; a thread that adds the same key waits
+//!    for the reservation, or for the thread that died. Here an entry becomes visible only if no other has become visible since the key was searched, which the
+//!    status shows by counting them. So no thread waits for a reservation, and reservations lost in a crash need no number of a life, which every opening would
+//!    have to raise durably.
+//! 2. The paper freezes a node, then copies it; a crash, or a thread that stops in between, leaves a frozen node that another thread has to replace. Here the
+//!    copy is made first, and the exchange that installs the copy freezes the node, if its status is unchanged. The status of an inner node counts replaced
+//!    children, so a copy misses none.
+//! 3. Records have one size, since key and value are words, or the key is in the record that the value links, as in all indexes here. So a meta word need not
+//!    say where a record lies.
 
 mod mwcas;
 mod node;
@@ -72,7 +74,7 @@ use std::sync::atomic::Ordering::Relaxed;
 resident! {
     /// The root block of a tree.
     struct TreeRoot {
-        /// Leads to the top, as words of children do.
+        /// Leads to the top, like the word of a child.
         top: Word,
         reserved: [Word; 7],
     }
@@ -95,11 +97,11 @@ pub(crate) struct Bz<K: Key + ?Sized, M: Medium> {
 
 /// Why an attempt has ended.
 enum Stop {
-    /// Somebody was faster.
+    /// Another thread was faster.
     Restart,
-    /// This node was in the way, which is not in the tree any more.
+    /// This node, which is no longer in the tree, was in the way.
     Frozen(Off<Word>),
-    /// What was read counts, and says so.
+    /// What was read is valid, and is an error.
     Failed(Error),
 }
 
@@ -109,7 +111,7 @@ impl<E: Into<Error>> From<E> for Stop {
     }
 }
 
-/// A node on the way down, its status before anything else of it was read, and which of its children the way goes on by.
+/// A node on the way down, its status before anything else of it was read, and the child by which the way continues.
 #[derive(Clone, Copy)]
 struct Step<'a> {
     node: Node<'a>,
@@ -117,7 +119,7 @@ struct Step<'a> {
     at: usize,
 }
 
-/// An entry that a thread has for itself.
+/// An entry that only this thread uses.
 struct Reserved {
     leaf: Off<Word>,
     at: usize,
@@ -183,13 +185,14 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         above.iter().rev().find(|step| step.at > 0).map_or_else(|| Ok(K::LOWEST.to_owned()), |step| step.node.low::<K, M>(&self.pool, step.at))
     }
 
-    /// The lowest key that no longer does.
+    /// The lowest key that no longer belongs to it.
     fn high(&self, trail: &[Step<'_>]) -> Result<Option<K::Owned>, Error> {
         let above = &trail[..trail.len() - 1];
         above.iter().rev().find(|step| step.at + 1 < step.node.count).map(|step| step.node.low::<K, M>(&self.pool, step.at + 1)).transpose()
     }
 
-    /// Tries until nobody is faster, pinned all the time: a node that is frozen cannot be in the tree when a way is begun after that was seen.
+    /// Repeats `attempt` until no other thread is faster. Pinned all the time, so a frozen node cannot be in the tree if the search starts after it was seen
+    /// frozen.
     #[inline(always)]
     fn retry<T>(&self, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
         let _guard = self.pool.pin();
@@ -208,7 +211,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         }
     }
 
-    /// What was concluded from a leaf, if its status is still the same.
+    /// Returns what was concluded from a leaf if its status is unchanged.
     #[inline(always)]
     fn validated<T>(&self, leaf: &Node<'_>, status: Status, conclusion: T) -> Result<T, Stop> {
         if leaf.status(&self.pool)? == status { Ok(conclusion) } else { Err(Stop::Restart) }
@@ -247,7 +250,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
                     let pair = leaf.pair(at);
                     self.pool.store(&pair[0], key.head(leaf.skip), Relaxed);
                     self.pool.store(&pair[1], value.get(), Relaxed);
-                    // Durable before the descriptor is: by its fence.
+                    // Durable before the descriptor, by its fence.
                     self.pool.flush(pair);
                     (at, with)
                 }
@@ -269,7 +272,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         Ok(old)
     }
 
-    /// An entry that has just been reserved is nobody else's, unless what was counted is damaged.
+    /// No other thread uses an entry that has just been reserved, unless the counts are damaged.
     fn expect_unused(&self, leaf: &Node<'_>, at: usize) -> Result<(), Stop> {
         match mwcas::read(&self.pool, leaf.word(at))? {
             0 => Ok(()),
@@ -292,19 +295,19 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         let Some((value, left)) = taken else { return Ok(None) };
         self.keys.add(-1);
         if structure::is_little(left, self.capacity) {
-            // It is harmless where it is, and damage is met again by who reads.
+            // The node is harmless where it is, and a later reader meets damage again.
             while let Ok(true) = self.retry(|| self.tidy(key)) {}
         }
         Ok(Some(value))
     }
 
-    /// The entries of the leaf with which a scan begins or goes on, and what is behind it.
+    /// The entries of the leaf with which a scan begins or goes on, and the bound behind it.
     fn read_leaf(&self, from: &Bound<K::Owned>, direction: Direction, entries: &mut Vec<Entry>) -> Result<Option<Bound<K::Owned>>, Error> {
         self.retry(|| {
             let trail = self.trail(scan_target::<K>(from, direction))?;
             let Step { node, status, .. } = trail[trail.len() - 1];
             let sorted = node.entries::<K, M>(&self.pool, status, entries);
-            // Of entries that were deleted meanwhile the records may be gone, but not while who reads is pinned: errors count.
+            // Records of entries that were deleted meanwhile may be gone, but not while the reader is pinned: so errors count.
             self.validated(&node, status, sorted)??;
             let (low, high) = (self.low(&trail)?, self.high(&trail)?);
             Ok(bound_behind::<K>(direction, || low, || high))
@@ -384,7 +387,7 @@ mod tests {
         tree
     }
 
-    /// Levels and leaves come and go, and in the end there is one leaf again.
+    /// Levels and leaves are added and removed, and in the end there is one leaf again.
     #[test]
     fn a_tree_grows_and_shrinks() {
         let pool = pool();
@@ -398,7 +401,7 @@ mod tests {
         assert_eq!((tree.stats().leaves, tree.depth()), (1, 1));
     }
 
-    /// Values have all bits; what was there is found under no other.
+    /// Values use all bits; each is found as it was stored.
     #[test]
     fn values_are_words_of_all_bits() {
         let pool = pool();
@@ -412,7 +415,7 @@ mod tests {
         tree.check().unwrap();
     }
 
-    /// A writer who met such a leaf, and began again, would meet it for ever.
+    /// A writer that met such a leaf, and started again, would meet it forever.
     #[test]
     fn a_leaf_of_the_tree_that_is_frozen_is_damage() {
         let pool = pool();
@@ -426,7 +429,7 @@ mod tests {
         assert!(tree.check().is_err());
     }
 
-    /// Each would be helped for ever.
+    /// Each would be helped forever.
     #[test]
     fn a_word_with_a_descriptor_that_is_none_is_damage() {
         let pool = pool();

@@ -1,5 +1,5 @@
-//! A counter that many threads change without meeting, and without an instruction that is locked: one would wait for all write-backs under way, and the
-//! thread's next search with it.
+//! A counter that many threads change without contention, and without a locked instruction, which would wait for all write-backs under way, and delay the
+//! thread's next search.
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 const STRIPES: usize = 32;
 /// The stripe of all threads that have none of their own.
 const SHARED: usize = STRIPES - 1;
-/// Of a thread that has not counted yet.
+/// The stripe of a thread that has not counted yet.
 const UNKNOWN: usize = STRIPES;
 
-/// A counter in which each thread has a place of its own, as long as there are some.
+/// A counter in which each thread has its own stripe, as long as there are enough.
 #[derive(Default)]
 pub struct Counter([CachePadded<AtomicI64>; STRIPES]);
 
@@ -21,15 +21,15 @@ thread_local! {
     static OWNED: Cell<Option<Owned>> = const { Cell::new(None) };
 }
 
-/// Stripes that no thread has: those below the number were had before.
+/// Stripes that no thread has: those given back, and all from the number on.
 static FREE: Mutex<(Vec<usize>, usize)> = Mutex::new((Vec::new(), 0));
 
-/// A stripe of this thread alone, of all counters. The lock under which it passes to another thread passes on what was counted.
+/// The stripe of this thread alone, in all counters. The lock under which it passes to another thread also passes on what was counted.
 struct Owned(usize);
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // What ends after this in the same thread counts elsewhere.
+        // Destructors that run later in this thread count elsewhere.
         let _ = STRIPE.try_with(|stripe| stripe.set(SHARED));
         FREE.lock().0.push(self.0);
     }
@@ -53,7 +53,7 @@ fn find_stripe() -> usize {
 }
 
 impl Counter {
-    /// Adds, or takes away.
+    /// Adds `difference`, which may be negative.
     #[inline(always)]
     pub fn add(&self, difference: i64) {
         let mut stripe = STRIPE.get();
@@ -68,17 +68,17 @@ impl Counter {
         }
     }
 
-    /// Starts anew from `count`, while nobody is counting.
+    /// Sets the counter to `count`, while no thread is counting.
     pub fn set(&self, count: u64) {
         self.add((count as i64).wrapping_sub(self.sum()));
     }
 
-    /// Exact when nobody is counting.
+    /// Exact when no thread is counting.
     pub fn get(&self) -> u64 {
         self.sum().max(0) as u64
     }
 
-    /// What was begun with may be from a pool, and anything.
+    /// The initial count may be from a damaged pool, hence any number.
     fn sum(&self) -> i64 {
         self.0.iter().fold(0, |sum, stripe| sum.wrapping_add(stripe.load(Relaxed)))
     }

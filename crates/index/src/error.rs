@@ -27,10 +27,10 @@ pub enum Error {
         /// Number of the entry, from 0.
         position: u64,
     },
-    /// An index that has outgrown what its tables in DRAM can name.
+    /// An index with more leaves than its tables in DRAM can number.
     #[error("an index of {leaves} leaves, with one at byte {at:#x} of its pool, is larger than can be addressed; use several namespaces, or another index")]
     TooLarge {
-        /// Number of leaves, with those that are about to be added.
+        /// Number of leaves, including those about to be added.
         leaves: u64,
         /// Offset of the last one in the pool, in bytes.
         at: u64,

@@ -1,62 +1,64 @@
-//! Ever: leaves that hold nothing but entries, and everything that finds them in DRAM.
+//! Ever: leaves that hold only entries; everything that finds the entries is in DRAM.
 //!
 //! ```text
 //!             router (DRAM): ranges of keys -> numbers of leaves            descriptors (DRAM): a line a leaf: latch and fingerprints
 //! root block -> extent -> extent -> ... (PM): directory of { low fence, state } | leaves of entries { token, value }
 //! ```
 //!
-//! Nothing in a leaf says which of its slots count. What does is its *range*: **a slot counts if its value is not 0 and its key lies from the leaf's low fence
-//! to the low fence of the next live leaf.** So an insert writes one line, once; a split writes the new leaf and nothing of the old one, whose entries that
-//! have moved no longer count when the new leaf lives. See `leaf.rs` for the bytes of a leaf, and `directory.rs` for which leaves live.
+//! Nothing in a leaf says which of its slots count. Its *range* does: **a slot counts if its value is not 0 and its key lies from the leaf's low fence to the
+//! low fence of the next live leaf.** So an insert writes one line, once. A split writes the new leaf and nothing of the old one, whose moved entries no longer
+//! count when the new leaf lives. `leaf.rs` describes the bytes of a leaf, `directory.rs` which leaves live.
 //!
 //! # Invariants
-//! 1. of live leaves with equal low fences the one of the highest generation counts; the lows of those that count ascend, the first is the lowest key, and
-//!    their ranges tile the key space;
-//! 2. when the latch of a leaf is free, its fingerprints name exactly the slots that count, and each of those is durable: so what a reader has read between two
-//!    equal versions of the latch cannot be taken back by a crash; but for what was written without a fence, which is the caller's (`batch.rs`);
-//! 3. a slot that counts for nothing is written value first (0), then key, then value, in one line: whatever prefix of that a crash leaves, an old value never
-//!    comes to stand beside a new key;
-//! 4. a slot with a key below the range, or, where the key is in a record, beyond it, holds 0 when the latch is free: the range may come to reach down, and the
-//!    record may be freed and used again.
+//!
+//! 1. Of live leaves with equal low fences, the one with the highest generation counts. The lows of the leaves that count ascend, the first is the lowest key,
+//!    and their ranges tile the key space.
+//! 2. When the latch of a leaf is free, its fingerprints name exactly the slots that count, and each of those is durable. So no crash can take back what a
+//!    reader has read between two equal versions of the latch, except what was written without a fence, for which the caller is responsible (`batch.rs`).
+//! 3. A slot that does not count is written value first (0), then key, then value, in one line. Whatever prefix of that a crash leaves, an old value never
+//!    stands beside a new key.
+//! 4. When the latch is free, a slot with a key below the range holds 0, and so does one with a key beyond it if keys are in records: the range may later reach
+//!    down, and the record may be freed and reused.
 //!
 //! # Protocol
-//! *Insert* into a leaf with room, 1 line and 1 fence. 1. Find the leaf; see in its fingerprints that the key is absent, and choose a slot. 2. Begin to append,
-//! if nobody else has changed the leaf since. 3. Write the slot, flush, fence. A crash leaves the slot as it was, or with value 0, or the entry: the commit
-//! point is the value. 4. Store the fingerprint, and end the append. Readers have not been kept out, and see the entry only now, when it is durable.
 //!
-//! *Update* and *remove*, 1 line and 1 fence, under the latch. 1. Store the value, or 0: the commit point. Flush, fence. 2. Clear the fingerprint of what is
-//! gone. Where a fence waits for a device, step 1 is an append: what is stored is held back until it is durable ([`Medium::publish`]), so readers, who need not
-//! wait then, see the old value, or the new one when no crash takes it back; or 0, which is as good as no fingerprint. Others write to the leaf only after step
-//! 2, which they and readers see as a change.
+//! *Insert* into a leaf with room, 1 line and 1 fence. 1. Find the leaf, see in its fingerprints that the key is absent, and choose a slot. 2. Begin to append,
+//! if no other thread has changed the leaf since. 3. Write the slot, flush, fence. A crash leaves the slot as it was, or with value 0, or the entry: the commit
+//! point is the value. 4. Store the fingerprint, and end the append. Readers were not kept out, and see the entry only now, when it is durable.
 //!
-//! *Split* of X, whose upper half from m on goes to N. It begins to append to X, so that nobody else writes there, and readers go on:
-//! 1. write N, with the pending entry if that belongs there: all lines that are not known to be empty, flush, fence. N is dead: a crash forgets it.
-//! 2. the directory entry of N: low := m, state := that of generation 1, flush, fence: the commit point. Before: X as it was. After: what has moved counts in
-//!    N, and no longer in X, where readers still find it: its slots there are as they were, and the same.
-//! 3. the router; the fingerprints of X that have moved := 0. Volatile, and under the latch: it is the only part in which readers of X wait, for nothing but
-//!    stores to DRAM. Who has found X before, reads again.
-//! 4. where keys are in records, the slots of X that have moved := 0, flush, fence. After a crash within, recovery does it. Others may already remove those
+//! *Update* and *remove*, 1 line and 1 fence, under the latch. 1. Store the value, or 0: the commit point. Flush, fence. 2. Clear the fingerprint of a removed
+//! key. If a fence waits for a device, step 1 is an append: the store is held back until it is durable ([`Medium::publish`]). So readers need not wait. They
+//! see the old value, or the new one when no crash can take it back, or 0, which is equivalent to no fingerprint. Other threads write to the leaf only after
+//! step 2, which appears to them and to readers as a change.
+//!
+//! *Split* of X, whose upper half from m on goes to N. It begins to append to X, so no other thread writes there, and readers continue:
+//! 1. Write N, with the pending entry if that belongs there: all lines that are not known to be empty; flush, fence. N is dead: a crash forgets it.
+//! 2. The directory entry of N: low := m, state := that of generation 1, flush, fence: the commit point. Before: X as it was. After: the moved entries count in
+//!    N and no longer in X, where readers still find them: their slots there are unchanged.
+//! 3. The router; the fingerprints of the moved entries of X := 0. Volatile, and under the latch: in this step alone readers of X wait, only for stores to
+//!    DRAM. A reader that has found X before reads again.
+//! 4. If keys are in records, the moved slots of X := 0, flush, fence. After a crash within this step, recovery does it. Other threads may already remove those
 //!    keys from N: the records are not freed before this step is over, since the epoch is pinned from before step 3.
-//! 5. let go. An entry that belongs in X is inserted now, over what has moved at most after step 2 is durable.
+//! 5. Release X. An entry that belongs in X is inserted now. It may overwrite a moved slot, since step 2 is durable.
 //!
 //! *Merge* of X into the next leaf N, under one node of the router (see `are_worth_merging`). It begins to append to both leaves and to the node:
-//! 1. write the entries of X into vacant slots of N, flush, fence. Their keys are below the low of N: they count there for nothing. A crash leaves some of
-//!    them, which must not be there when N reaches down again, by then with other entries: whoever reads the leaf next clears them (invariant 4).
-//! 2. the directory entry of N: state := the generation of N, or that of X + 1 if that is higher; low := that of X; flush, fence: the commit point, which is
-//!    the low. Before: X and N as they were. After: N stands for the range of both, since X, with an equal low, has the lower generation.
-//! 3. the state of X := 0, flush, fence. X, which was as good as dead before, must be dead before its place is used again, and before N is.
-//! 4. fingerprints of N; the router; the latch of X says obsolete for ever, or until the leaf is used again. Volatile, and under the latches.
+//! 1. Write the entries of X into vacant slots of N, flush, fence. Their keys are below the low of N, so they do not count there. A crash leaves some of them.
+//!    They must be gone before N reaches down again, by then with other entries: the next thread that reads the leaf clears them (invariant 4).
+//! 2. The directory entry of N: state := the generation of N, or that of X + 1 if that is higher; low := that of X; flush, fence. The commit point is the low.
+//!    Before: X and N as they were. After: N stands for the range of both, since X, with an equal low, has the lower generation.
+//! 3. The state of X := 0, flush, fence. X, which did not count any more, must be dead before its place is reused, and before N dies.
+//! 4. The fingerprints of N; the router; the latch of X becomes obsolete, until the leaf is reused. Volatile, and under the latches.
 //!
-//! *Leaves are moved*, so that extents become free (`relocate.rs`, `directory.rs`).
+//! *Leaves are moved* so that extents become free (`relocate.rs`, `directory.rs`).
 //!
 //! *Several writes at once* share a fence, or leave it to the caller (`batch.rs`).
 //!
-//! *Bulk load*: new extents, whose leaves all live, the first with the low and the next generation of the only leaf there was; one link of the topmost extent
-//! is the commit point of all of them.
+//! *Bulk load* makes new extents, whose leaves all live, the first with the low and the next generation of the only existing leaf. One link of the topmost
+//! extent is the commit point of all of them.
 //!
-//! *Recovery* reads the directory, decides between leaves with equal lows (the losers die, durably), sorts, and builds the router. Then all leaves are read, by
-//! several threads, for their descriptors, and what invariant 4 says is cleared. It repairs by the same stores as above, so a crash within is one of the same
-//! states. Where neither keys nor values are in records, the index serves at once, and leaves are read, and cleared, when they are touched, or behind its back
+//! *Recovery* reads the directory, decides between leaves with equal lows (the losers die, durably), sorts, and builds the router. Then several threads read
+//! all leaves for their descriptors, and clear what invariant 4 says. Recovery repairs by the same stores as above, so a crash within it leaves one of the same
+//! states. If neither keys nor values are in records, the index serves at once; leaves are read, and cleared, when they are touched, or in the background
 //! (`behind.rs`).
 
 mod batch;
@@ -94,7 +96,7 @@ resident! {
     struct Root {
         /// Link of the first extent.
         first: Word,
-        /// Link of the [image]; 0 while the index is open, and of one with integers always.
+        /// Link of the [image]; 0 while the index is open, and always 0 with integer keys.
         image: Word,
         reserved: [Word; 6],
     }
@@ -112,22 +114,22 @@ pub(crate) struct Ever<K: Key + ?Sized, M: Medium, const LINES: usize, const LEA
     behind: Behind<K>,
 }
 
-/// What DRAM knows of what is in the leaves.
+/// What DRAM knows of the contents of leaves.
 #[derive(Default)]
 struct Known {
-    /// By number of the leaf.
+    /// By leaf number.
     descriptors: Descriptors,
     /// Number of keys in leaves that have been read.
     keys: Counter,
-    /// Orders of leaves, and heads of their keys, where those are in records.
+    /// Orders of leaves, and heads of their keys, if keys are in records.
     orders: Orders,
 }
 
-/// What a leaf is come to for.
+/// Why a thread comes to a leaf.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Read,
-    /// To change what is there, or take it away.
+    /// To change an entry, or remove it.
     Change,
     /// To add a key, perhaps.
     Add,
@@ -141,7 +143,7 @@ struct Reached<'a, const LINES: usize> {
     version: u64,
 }
 
-/// A slot in which an integer is looked for, and the version at which its fingerprint was there; none if no fingerprint is the key's.
+/// The slot to search for an integer, and the version at which its fingerprint was there; no slot if no fingerprint is the key's.
 struct Aim<'a, const LINES: usize> {
     leaf: &'a Leaf<LINES>,
     descriptor: &'a Descriptor,
@@ -150,7 +152,7 @@ struct Aim<'a, const LINES: usize> {
 }
 
 impl<const LINES: usize> Aim<'_, LINES> {
-    /// Asks for the line of the slot.
+    /// Prefetches the line of the slot.
     #[inline(always)]
     fn prefetch(&self) {
         if let Some(slot) = self.slot {
@@ -158,7 +160,7 @@ impl<const LINES: usize> Aim<'_, LINES> {
         }
     }
 
-    /// The value, if the slot holds the key, and nothing has changed.
+    /// The value, if the slot holds the key and nothing has changed.
     #[inline(always)]
     fn hit(&self, place: Place) -> Result<Option<NonZeroU64>, Restart> {
         let found = self.slot.map(|slot| self.leaf.read(slot).filter(|found| found.token == place.token).ok_or(Restart)).transpose()?;
@@ -179,8 +181,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok((leaf, self.known.descriptors.get(handle(number))))
     }
 
-    /// Finds the leaf of a key, at a version at which the router knew it. `start` is a way there that was found before, if it has not
-    /// been used up.
+    /// Finds the leaf of a key, at a version at which the router knew it. `start` is a way there that was found before, if it has not been used up.
     #[inline(always)]
     fn reach(&self, wide: Option<Wide>, key: &K, place: Place, purpose: Purpose, start: &mut Option<Route>) -> Result<Reached<'_, LINES>, Restart> {
         let way = match start.take() {
@@ -202,7 +203,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(Reached { way, leaf, descriptor, version })
     }
 
-    /// The slot that an integer is most likely in, where nobody is in the way.
+    /// The slot that an integer is most likely in, if no other thread is in the way.
     #[inline(always)]
     fn aim(&self, wide: Option<Wide>, place: Place, way: &Way<'_>) -> Result<Aim<'_, LINES>, Restart> {
         let (leaf, descriptor) = self.leaf(way.leaf)?;
@@ -212,12 +213,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(Aim { leaf, descriptor, version, slot: descriptor.likely::<LINES>(wide, place) })
     }
 
-    /// Looks an integer up, where a shortcut leads to it, nobody is in the way, and the likeliest slot holds it. These are so few instructions that the
+    /// Looks an integer up if a shortcut leads to it, no other thread is in the way, and the likeliest slot holds it. This takes so few instructions that the
     /// processor has several lookups of a caller under way at once, each waiting for its own memory.
     #[inline(always)]
     fn look_up(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
         let wide = Wide::get();
-        // Without vectors it gains nothing; a scheduler, which has none, is to see it nonetheless.
+        // Without vectors this gains nothing. A scheduler, which has none, must see it nonetheless.
         if K::WHOLE
             && (wide.is_some() || schedule::is_scheduled())
             && let Some(way) = self.router.cut_short(wide, key)
@@ -243,7 +244,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(found.map(|found| found.map(|(_, value)| value)))
     }
 
-    /// Finds the ways to several keys, and asks for all the memory on them. Nothing is promised: a way may be missing, or out of date.
+    /// Finds the ways to several keys, and prefetches all the memory on them. A hint: a way may be missing, or out of date.
     fn approach(&self, keys: &[&K], routes: &mut [Option<Route>]) {
         self.router.find_many(keys, routes);
         let leaf_of = |route: &Option<Route>| route.as_ref().and_then(|route| self.leaf(route.leaf).ok());
@@ -292,7 +293,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                     return self.split(key, value, reached);
                 };
                 if !K::WHOLE {
-                    // Where it belongs among the others is not asked for before, as most keys of some callers are there.
+                    // The order of the leaf is not prefetched before, as some callers mostly set keys that are present.
                     self.known.orders.prefetch(reached.way.leaf);
                 }
                 let appending = descriptor.latch().append_from(version)?;
@@ -306,7 +307,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(Ok(old))
     }
 
-    /// Lets a key count that has been written to a slot of a leaf to which nobody else writes.
+    /// Makes a key count that was written to a slot of a leaf to which no other thread writes.
     #[inline(always)]
     fn show(&self, number: Number, descriptor: &Descriptor, change: impl FnOnce() -> Change, slot: usize, key: &K, place: Place) {
         if !K::WHOLE {
@@ -315,7 +316,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         descriptor.set(slot, place.fingerprint_at(slot));
     }
 
-    /// Lets a key count no longer whose value has been made 0, in a leaf that is latched.
+    /// Makes a key whose value is 0 by now count no longer, in a latched leaf.
     #[inline(always)]
     fn hide(&self, number: Number, descriptor: &Descriptor, change: impl FnOnce() -> Change, slot: usize) {
         if !K::WHOLE {
@@ -324,7 +325,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         descriptor.set(slot, 0);
     }
 
-    /// Notes that a change of a leaf, which is latched, is one of a value alone.
+    /// Notes that a change of a latched leaf is one of a value alone.
     #[inline(always)]
     fn keep(&self, number: Number, change: impl FnOnce() -> Change) {
         if !K::WHOLE {
@@ -332,7 +333,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
     }
 
-    /// Stores another value, or none, in a slot of a leaf that nobody has changed since `version`, durably: step 1 of an update. The latch.
+    /// Durably stores another value, or none, in a slot of a leaf that has not changed since `version`: step 1 of an update. Returns the latch.
     #[inline(always)]
     fn replace<'a>(&self, leaf: &Leaf<LINES>, descriptor: &'a Descriptor, version: u64, slot: usize, value: Option<NonZeroU64>) -> Result<Locked<'a>, Restart> {
         let store = || {
@@ -365,18 +366,18 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 return Ok(absent.map(|_| None));
             }
         };
-        // Counted before the fingerprint is cleared: vectors cannot read a word that has just been stored before the store has left the processor, which is
-        // behind the fence.
+        // Counted before the fingerprint is cleared: a vector load of a word just stored has to wait until the store has left the processor, which is behind
+        // the fence.
         let left = (descriptor.occupied::<LINES>(wide).count_ones() as usize).saturating_sub(1);
         let is_sparse = is_getting_sparse(left, Leaf::<LINES>::MERGED);
         let beside = if is_sparse { self.descriptor_beside(&way.route()) } else { None };
-        // It is looked at behind the fence.
+        // It is read behind the fence.
         beside.into_iter().for_each(probe::prefetch);
         let lock = self.replace(leaf, descriptor, version, slot, None)?;
         self.hide(way.leaf, descriptor, || lock.change(), slot);
         drop(lock);
         self.known.keys.add(-1);
-        // Most attempts are not worth it, and need not latch anything to learn that.
+        // Most attempts are not worth it, and need not latch anything to find that out.
         let is_worth_it = |beside: &Descriptor| are_worth_merging(left, beside.occupied::<LINES>(wide).count_ones() as usize, Leaf::<LINES>::MERGED);
         if is_sparse && beside.is_none_or(is_worth_it) {
             merge_sparse(left, || self.merge(key));
@@ -440,7 +441,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     fn scan_values(&self, from: Bound<&K>, direction: Direction, visit: &mut VisitValues<'_>) -> Result<(), Error> {
         if K::WHOLE {
-            // There is nothing to be left out: keys are in the leaves.
+            // Nothing can be left out: keys are in the leaves.
             return self.scan(from, direction, &mut |_, value| visit(&[value], 1));
         }
         self.scan_entries(from, direction, |values, count, _| Ok(visit(values, count)))

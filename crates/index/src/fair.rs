@@ -1,4 +1,4 @@
-//! FAIR: a B+-tree of which every node persists, and which a crash leaves usable at every store (D. Hwang, W.-H. Kim, Y. Won and B. Nam, "Endurable Transient
+//! FAIR: a B+-tree whose nodes are all persistent, and which is usable after a crash at any store (D. Hwang, W.-H. Kim, Y. Won and B. Nam, "Endurable Transient
 //! Inconsistency in Byte-Addressable Persistent B+-Tree", FAST 2018). It is FAST-FAIR with nodes of [`fast`], Circ-Tree with those of [`circular`], LCB+-Tree
 //! with those of [`logged`], CDDS with those of [`versioned`].
 //!
@@ -8,55 +8,54 @@
 //! level 0            leaf -> leaf -> leaf --> leaf -> leaf    entries: key -> value
 //! ```
 //!
-//! Within a node, entries lie and are shifted as its layout has it. Between nodes:
+//! Within a node, its layout determines how entries lie and are shifted. Between nodes:
 //!
-//! 1. the nodes of a level are a list, which holds every key of the level once; the low fences of its nodes ascend, that of the first is the lowest key, and
-//!    never change. A node has the range from its low fence to that of the next node; what it holds beyond counts for nothing;
-//! 2. every node but that of the highest level is an entry of the level above, if its latch is free and that of the node before it in the list;
-//! 3. the first entry of an inner node is that of its low fence. So all nodes are alike: the paper's leftmost child, which has no key, is an entry here;
-//! 4. a node changes only under its latch, which is in DRAM; it is free only when all of the node is durable, so what a reader has read between two equal
-//!    versions cannot be taken back by a crash (durable linearizability).
+//! 1. The nodes of a level form a list, which holds every key of the level once. The low fences of its nodes ascend and never change; the first is the lowest
+//!    key. A node has the range from its low fence to that of the next node; entries beyond its range do not count.
+//! 2. Every node except that of the highest level is an entry of the level above, if its latch is free and that of the node before it in the list.
+//! 3. The first entry of an inner node is that of its low fence. So all nodes are alike: the paper's leftmost child, which has no key, is an entry here.
+//! 4. A node changes only under its latch, which is in DRAM. The latch is free only when all of the node is durable, so no crash can take back what a reader
+//!    has read between two equal versions (durable linearizability).
 //!
 //! # Splitting X, which is full, under P
 //!
-//! P has room, or is split first: so a pool that is full refuses before X has changed. X, then P are latched, upwards, for which one may wait.
-//! 1. Y := upper half of X, next := X.next, and its low fence; flush all, fence. Nobody can reach it: a crash forgets it. A new top with X and Y, if X is the
-//!    top.
-//! 2. X.next := Y, persist: what is from Y's low fence on is in Y now, and what X has of it does not count.
+//! P has room, or is split first: so a full pool refuses before X has changed. X, then P are latched, upwards, where waiting is allowed.
+//! 1. Y := upper half of X, next := X.next, and its low fence; flush all, fence. Y is unreachable: a crash forgets it. A new top with X and Y, if X is the top.
+//! 2. X.next := Y, persist: keys from Y's low fence on are in Y now, and those in X do not count.
 //! 3. X ends before the upper half, durably.
-//! 4. P has Y, by an insert. Or top := the new top, persist; it is latched till then.
+//! 4. P gets Y, by an insert. Or top := the new top, which is latched until then, persist.
 //!
-//! A crash between 2 and 4 leaves a node that no entry leads to, beside a node with room for what is in it: recovery joins them, which needs no block. (The
-//! paper has whoever comes by enter it above; that may need a block, and there is nobody yet to give one while blocks are being found.)
+//! A crash between 2 and 4 leaves a node that no entry leads to, beside a node with room for its entries: recovery joins them, which needs no block. (In the
+//! paper, the next thread that comes by adds the entry above; that may need a block, and none can be given out while recovery is finding the blocks in use.)
 //!
 //! # Joining Y to X, its neighbour to the left, under P
 //!
-//! All three are latched, the children by trying. It is the way back:
+//! All three are latched, the children by trying. It is the reverse:
 //! 1. X gets the entries of Y behind its own, durably: they are beyond its range.
 //! 2. P loses Y, by a removal.
-//! 3. X.next := Y.next, persist: the range of X has grown by that of Y, at once with what it holds. Y may be used again.
+//! 3. X.next := Y.next, persist: the range of X grows by that of Y, together with its contents. Y may be reused.
 //!
-//! A crash within 1, or behind it, leaves entries that do not count, and perhaps of those that were there before, which recovery cuts off; one between 2 and 3
-//! what it joins, as above. Who reads waits: a latch is held. The paper's code marks a node deleted, moves its entries one by one, and is not atomic (it comes
-//! with that switched off). A top with one entry gives way to its child: top := child, persist.
+//! A crash within 1, or behind it, leaves entries that do not count, perhaps among earlier ones, which recovery cuts off; one between 2 and 3 leaves what
+//! recovery joins, as above. Readers wait: a latch is held. The paper's code marks a node deleted, moves its entries one by one, and is not atomic (it comes
+//! with that switched off). A top with one entry is replaced by its child: top := child, persist.
 //!
 //! # Moving X, below P and behind W, elsewhere
 //!
 //! Y := copy of X, with a low fence of its own; flush, fence. Then W.next := Y, flush; the entry of X in P := Y, flush; one fence for both. A crash may leave
-//! one of the two without the other: then an entry leads to a node which is not in the list, whose low fence is that of one in the list which has no entry, and
-//! recovery has the entry lead there. What is in both is the same. A node that is first in its level has no W; the top no P, but the root block.
+//! one of the two without the other: then an entry leads to a node that is not in the list, and the node in the list with the same low fence has no entry;
+//! recovery makes the entry lead there. Both nodes have the same contents. The first node of a level has no W; the top has no P, but the root block.
 //!
 //! # Recovery
 //!
-//! From the top down, level by level: 1. follow the list. 2. compare it with the entries above: lead those that were left behind to where they belong; note
-//! nodes without. 3. recover each node, by several threads: take back or finish its shift, cut off what is beyond its range. 4. join the nodes without an entry
-//! to those before them. All steps can be made again. A tree that was closed (`image.rs`) tells how many keys it has, and none of its leaves is read.
+//! From the top down, level by level: 1. Follow the list. 2. Compare it with the entries above: redirect those left behind to where they belong; note nodes
+//! without. 3. Recover each node, by several threads: undo or finish its shift, cut off what is beyond its range. 4. Join the nodes without an entry to those
+//! before them. All steps can be repeated. The image of a closed tree (`image.rs`) holds the number of keys, and none of the leaves is read.
 //!
 //! # Readers
 //!
-//! They go down by latches: a node is read, then the latch of a child, then it is seen that the node has not changed. A search never moves to the right, since
-//! the node before a new one, and the one above, are latched till that is entered; the paper's readers take no such steps, and look at the low fence of the
-//! next node in every one that they pass.
+//! Readers descend by latches: they read a node, then the latch of a child, then check that the node has not changed. A search never moves to the right, since
+//! the node before a new one, and the one above, are latched until the new one has its entry; the paper's readers take no such steps, and look at the low fence
+//! of the next node in every node that they pass.
 
 mod circular;
 mod fast;
@@ -101,7 +100,7 @@ resident! {
     }
 }
 
-/// Levels that no tree has: that many would take more nodes than any pool holds.
+/// No tree has this many levels: they would take more nodes than any pool holds.
 const LEVELS_MAX: usize = 48;
 
 /// See the module documentation.
@@ -115,7 +114,7 @@ pub(crate) struct Fair<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usi
     _key: PhantomData<fn(&K)>,
 }
 
-/// A node, and what there is in DRAM for it.
+/// A node, and its data in DRAM.
 struct Found<'a, N: Node, const SENTINELS: usize> {
     off: u64,
     node: &'a N,
@@ -130,7 +129,7 @@ impl<N: Node, const SENTINELS: usize> Found<'_, N, SENTINELS> {
         self.node.count_from(|| self.sentinels.start(self.node, u64::MAX))
     }
 
-    /// [`Node::rank`], from where the sentinels or the layout say.
+    /// [`Node::rank`], from the start that the sentinels or the layout give.
     #[inline(always)]
     fn rank<K: Key + ?Sized, M: Medium>(&self, pool: &Pool<M>, key: &K) -> Result<(usize, bool), Error> {
         self.node.rank(pool, key, self.sentinels.start(self.node, key.head(0)))
@@ -144,19 +143,19 @@ struct Reached<'a, N: Node, const SENTINELS: usize> {
 }
 
 impl<N: Node, const SENTINELS: usize> Reached<'_, N, SENTINELS> {
-    /// Whether nothing has changed since.
+    /// Checks that nothing has changed since.
     #[inline(always)]
     #[track_caller]
     fn validate(&self) -> Result<(), Restart> {
         self.at.latch.validate_unappended(self.version)
     }
 
-    /// Learns the sentinels, unless somebody is in the way.
+    /// Learns the sentinels, unless another thread is in the way.
     #[cold]
     fn learn(&self) -> Result<(), Restart> {
         let lock = self.at.latch.lock_from(self.version)?;
         self.at.sentinels.learn(self.at.node);
-        // Nothing that readers would see, or have seen, is different.
+        // Nothing that readers see, or have seen, changes.
         lock.release_unchanged();
         Ok(())
     }
@@ -184,7 +183,7 @@ impl<N: Node, const SENTINELS: usize> Held<'_, N, SENTINELS> {
         self.sentinels.follow(self.node, count + 1, || self.node.insert::<K, M>(pool, rank, count, entry));
     }
 
-    /// Removes an entry, durably; how many are left.
+    /// Removes an entry, durably. Returns how many are left.
     #[inline(always)]
     fn remove<K: Key + ?Sized, M: Medium>(&self, pool: &Pool<M>, rank: usize) -> usize {
         let count = self.count();
@@ -193,10 +192,10 @@ impl<N: Node, const SENTINELS: usize> Held<'_, N, SENTINELS> {
     }
 }
 
-/// A rank, the value there if it is the key's, and its leaf if that was latched.
+/// A rank; the value there if it is the key's; and the leaf if it was latched.
 type Sought<'a, N, const SENTINELS: usize> = (usize, Option<NonZeroU64>, Option<Held<'a, N, SENTINELS>>);
 
-/// What was read stands for nothing, what was found out does: damage.
+/// Restart: what was read is invalid. Error: damage that is certain.
 type Attempt<T> = Result<Result<T, Error>, Restart>;
 
 impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, SENTINELS> {
@@ -208,7 +207,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         self.root().top.get() == Off::<N>::new(node).link()
     }
 
-    /// Finds the node of a level that `target` is in, at a version at which it was there; `None` if the tree is not so high.
+    /// Finds the node of a level that contains `target`, at a version at which it did; `None` if the tree is not that high.
     #[inline(always)]
     fn reach(&self, target: Target<'_, K>, level: usize) -> Attempt<Option<Reached<'_, N, SENTINELS>>> {
         let top = self.root().top.get();
@@ -218,7 +217,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
             Err(error) => return is_still_top().map(|()| Err(error)),
         };
         let Found { node, latch, .. } = at;
-        // It has had its level since before it became the top. The caller may hold the latch of a top that is not high enough.
+        // It had its level before it became the top. The caller may hold the latch of a top that is not high enough.
         let Some(mut height) = node.level() else { return is_still_top().map(|()| Err(self.damage(node, LEVEL))) };
         if height < level {
             return is_still_top().map(|()| Ok(None));
@@ -229,13 +228,13 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
             if is_dead {
                 return Ok(Err(self.damage(node, NO_NODE)));
             }
-            // It is looked at again whether it is the top, before it is waited for longer.
+            // Check again whether it is the top before waiting longer.
             return Err(Restart);
         };
         let mut reached = Reached { at, version };
         is_still_top()?;
         if node.level() != Some(height) {
-            // It gave way, was used again, and is the top again.
+            // It was replaced, reused, and is the top again.
             reached.validate()?;
             return Err(Restart);
         }
@@ -273,7 +272,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         Ok(self.reach(target, 0)?.map(|leaf| leaf.expect("every tree has leaves")))
     }
 
-    /// Has the sentinels of a node known, if it has any.
+    /// Learns the sentinels of a node if they are unknown.
     #[inline(always)]
     fn touch(&self, reached: &Reached<'_, N, SENTINELS>) -> Result<(), Restart> {
         if reached.at.sentinels.are_unknown(reached.at.node) { reached.learn() } else { Ok(()) }
@@ -302,7 +301,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         parent.node.value(rank.saturating_sub(1)).map(NonZeroU64::get).ok_or_else(|| self.damage(parent.node, "an inner node without children"))
     }
 
-    /// Reads the leaf of a target until nobody has disturbed. What `read` concludes from a disturbed leaf, errors included, is thrown away.
+    /// Reads the leaf of a target until no other thread has disturbed it. What `read` concludes from a disturbed leaf, errors included, is discarded.
     #[inline(always)]
     fn read<T>(&self, target: Target<'_, K>, mut read: impl FnMut(&N) -> Result<T, Error>) -> Result<T, Error> {
         until_done(|| {
@@ -315,7 +314,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         })
     }
 
-    /// Latches the node of a level that a target is in; `None` if the tree is not so high.
+    /// Latches the node of a level that contains a target; `None` if the tree is not that high.
     fn hold(&self, target: Target<'_, K>, level: usize) -> Result<Option<Held<'_, N, SENTINELS>>, Error> {
         until_done(|| match self.reach(target, level)? {
             Ok(Some(reached)) => Ok(self.lock(reached)?.map(Some)),
@@ -324,7 +323,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         })
     }
 
-    /// Latches a node as it was found. An error if it is so damaged that a change would hide that.
+    /// Latches a node as it was found. An error if a change would hide damage of it.
     #[inline(always)]
     #[track_caller]
     fn lock<'a>(&self, Reached { at, version }: Reached<'a, N, SENTINELS>) -> Attempt<Held<'a, N, SENTINELS>> {
@@ -336,7 +335,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         Ok(Err(self.damage(at.node, node::UNSOUND)))
     }
 
-    /// Finds `key` in its leaf, and latches that if `concerns` whether it is there: its rank, or that where it belongs, and its value.
+    /// Finds `key` in its leaf, and latches the leaf if `concerns` holds for whether the key is there. Returns its rank, or where it belongs, and its value.
     #[inline(always)]
     fn seek(&self, key: &K, concerns: impl Fn(bool) -> bool) -> Result<Sought<'_, N, SENTINELS>, Error> {
         until_done(|| {
@@ -385,7 +384,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         Ok(old)
     }
 
-    /// Where the range of a node ends. Its next node is not given up before the node has changed.
+    /// The end of the range of a node. Its next node is not given up before the node has changed.
     fn high(&self, node: &N) -> Result<Option<K::Owned>, Error> {
         match node.next().get() {
             0 => Ok(None),
@@ -393,7 +392,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         }
     }
 
-    /// The same, of a node that `key` led to: so it is above that, and who goes on from there comes to an end.
+    /// The same, of a node that `key` led to. The end is checked to be above `key`, so a thread that continues from there terminates.
     fn high_above(&self, node: &N, key: &K) -> Result<Option<K::Owned>, Error> {
         let high = self.high(node)?;
         if high.as_ref().is_some_and(|high| high.borrow() <= key) { Err(self.damage(node, ASIDE)) } else { Ok(high) }
@@ -489,7 +488,7 @@ mod tests {
     use everleaf_pmem::{Crash, CrashOptions, Hardware, Memory, PoolOptions, Seen, WORD};
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    /// However a node came to hold what it does, its sentinels lead to the last line that begins below a key, and no earlier one.
+    /// However a node got its contents, its sentinels lead to the last line that begins below a key, and to no earlier one.
     #[test]
     fn sentinels_lead_to_the_line() {
         lead_to_the_line::<Fast<3>>();
@@ -516,7 +515,7 @@ mod tests {
         assert_eq!(bases.iter().filter(|is_met| **is_met).count(), if N::CAPACITY < N::SLOTS { 12 } else { 1 });
     }
 
-    /// The block of a top that has given way to its child is used again. A crash that left it the top would lose everything.
+    /// The block of a top that was replaced by its child is reused. A crash that left it as the top would lose everything.
     #[test]
     fn a_top_that_has_given_way_is_not_found_again() {
         let memory = Memory::new(256 << 10).unwrap();
@@ -528,7 +527,7 @@ mod tests {
         (2..=5).for_each(|key| assert!(tree.remove(&key).unwrap().is_some()));
         assert_eq!((tree.stats().depth, tree.check().unwrap().keys), (1, 1));
         let (top, at) = (tree.root().top.get(), tree.root.bytes() as usize / WORD);
-        // In how many images of a crash that is the top, and in how many another one.
+        // Number of crash images in which that is the top, and in which another node is.
         let seen = Arc::new([const { AtomicUsize::new(0) }; 2]);
         let (sink, watched) = (Arc::clone(&seen), Arc::clone(&memory));
         life.observe(move |_| {

@@ -1,5 +1,5 @@
-//! What stands before every index that outlives the process: writes come through as long as the pool takes them and the index has not been closed, and are
-//! acknowledged only if their fences have done what they say.
+//! The gate in front of every persistent index: it lets writes through as long as the pool takes them and the index has not been closed, and acknowledges them
+//! only if their fences have succeeded.
 
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, VisitValues, Write};
 use everleaf_pmem::{Medium, Pool};
@@ -94,7 +94,7 @@ impl<K: Key + ?Sized, I: OrderedIndex<K>, M: Medium> OrderedIndex<K> for Gated<I
 
     fn close(&self) -> Result<(), Error> {
         self.acknowledged(|| {
-            // What is left behind would not tell of a write that comes later.
+            // What the index leaves in the pool would not include a later write.
             self.is_closed.store(true, Relaxed);
             self.index.close().inspect_err(|_| self.is_closed.store(false, Relaxed))
         })

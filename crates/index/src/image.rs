@@ -1,24 +1,24 @@
-//! What an index leaves behind when it is closed, so that the next opening need not read everything: words under a checksum.
+//! Data that a closed index leaves, so that the next opening need not read everything: words under a checksum.
 //!
 //! ```text
 //! check | words | content
 //! ```
 //!
-//! `check` is a checksum of all that follows, of which there are so many `words`, both counted. The content is the index's: [`crate::selective`],
+//! `words` is the number of words of the whole image, `check` a checksum of all that follows it. Each index defines its content: [`crate::selective`],
 //! [`crate::ever`], [`crate::fair`] and [`crate::skip`] have one each.
 //!
 //! Closing:
-//! 1. the image goes to a block that nobody can reach: flush. A crash forgets it. In a pool without room there is none, and the next opening reads the leaves.
-//! 2. `image` in the root block := the block, flush; one fence for both. A crash up to here, and until the pool has been closed, which is the commit point,
-//!    leaves a pool that is to be recovered, which takes no notice of images. The index refuses writes, of which the image would not tell.
+//! 1. The image goes to an unreachable block: flush. A crash forgets it. In a pool without room there is none, and the next opening reads the leaves.
+//! 2. `image` in the root block := the block, flush; one fence for both. The commit point is the closing of the pool. A crash before that leaves a pool that is
+//!    to be recovered, and recovery ignores images. The index refuses writes, which the image would not include.
 //!
 //! Opening:
-//! 1. in a pool that has been closed, the image is copied and checked. One that is damaged is none.
-//! 2. `image` := 0, persist, before anything changes: no opening to come finds what is no longer true.
-//! 3. the block is given back; where the pool is recovered, it is free because nobody reaches it.
+//! 1. In a pool that has been closed, the image is copied and checked. A damaged one is ignored.
+//! 2. `image` := 0, persist, before anything changes: no later opening finds outdated data.
+//! 3. The block is given back; if the pool is recovered, it is free because it is unreachable.
 //!
-//! An image that is sound and contradicts the pool is an error of the opening that has taken it, and of no other. One of the two is damaged, and nobody can
-//! tell which; who has been told of it, and opens the pool again nonetheless, gets what the leaves say, as after a crash: it is for them to hold the data.
+//! A sound image that contradicts the pool is an error of the opening that has taken it, and of no other. One of the two is damaged, and it is unknown which. A
+//! user that has seen this error, and opens the pool again nonetheless, gets what the leaves say, as after a crash: the leaves hold the data.
 
 use crate::Error;
 use everleaf_pmem::{Medium, Off, Pool, WORD, Word};
@@ -49,10 +49,10 @@ pub(crate) fn leave<M: Medium>(pool: &Pool<M>, slot: &Word, content: &[u64]) -> 
     Ok(())
 }
 
-/// The content of the image that `slot` links, if there is one and it is sound; gives it up, durably. It counts only if the pool has been closed since it was
-/// written.
+/// Returns the content of the image that `slot` links, if there is one and it is sound, and gives the image up, durably. It counts only if the pool has been
+/// closed since it was written.
 pub(crate) fn take<M: Medium>(pool: &Pool<M>, slot: &Word, has_been_closed: bool) -> Option<Vec<u64>> {
-    // Who only looks at a pool changes nothing.
+    // A read-only opening changes nothing.
     if slot.get() == 0 || pool.writable().is_err() {
         return None;
     }
@@ -63,12 +63,13 @@ pub(crate) fn take<M: Medium>(pool: &Pool<M>, slot: &Word, has_been_closed: bool
     pool.store(slot, 0, Relaxed);
     // persist-equivalent(flush drop, flush neighbour, fence drop): as above.
     pool.persist(slot);
-    // Of one that is damaged nobody knows where it ends, or whether it is a block at all: the next recovery finds it free.
+    // The end of a damaged image is unknown, and it may not even be a block: the next recovery finds it free.
     pool.retire(block.filter(|_| content.is_some())?, &pool.pin());
     content
 }
 
-/// Where the image lies that `slot` links, and its size in bytes, if there is one and it is sound: before whoever only looks at a pool, who does not take it.
+/// Offset and size in bytes of the image that `slot` links, if there is one and it is sound. Only a read-only opening finds one, since it does not take the
+/// image.
 pub(crate) fn block<M: Medium>(pool: &Pool<M>, slot: &Word) -> Option<(u64, usize)> {
     let block = Off::<Word>::from_link(slot.get()).ok()?;
     let content = read(pool, block)?;
@@ -86,7 +87,7 @@ fn read<M: Medium>(pool: &Pool<M>, block: Off<Word>) -> Option<Vec<u64>> {
     let header = pool.words(block, HEADER)?;
     let words = pool.words(block, usize::try_from(header[WORDS].get()).ok()?)?;
     let (_, content) = words.split_at_checked(HEADER)?;
-    // Checked before it is copied: how much there is may be what is damaged.
+    // Checked before it is copied, since its length may be what is damaged.
     let check = words[WORDS..].chunks(PIECE).fold(0, |check, piece| append(check, &piece.iter().map(Word::get).collect::<Vec<_>>()));
     (words[CHECK].get() == check.into()).then(|| content.iter().map(Word::get).collect())
 }
@@ -125,7 +126,7 @@ mod tests {
         assert_eq!((take(&pool, slot, true), slot.get()), (None, 0));
     }
 
-    /// An image that was taken, and is still linked when the pool is closed again without room for another, would tell of leaves as they were.
+    /// An image that was taken, and is still linked when the pool is closed again without room for another, would describe old leaves.
     #[test]
     fn what_was_taken_is_not_found_again() {
         let memory = Memory::new(256 << 10).unwrap();
@@ -134,7 +135,7 @@ mod tests {
         let root = pool.seal(pool.alloc::<Root>().inspect(|root| pool.store(&root.image, 0, Relaxed)).unwrap()).release();
         let slot = &pool.get(root).unwrap().image;
         let at = root.bytes() as usize / WORD;
-        // In how many images of a crash there is a link, and in how many none.
+        // Number of crash images with a link, and number without.
         let left = |life: &Life| {
             let (seen, watched) = (Arc::new([const { AtomicUsize::new(0) }; 2]), Arc::clone(&memory));
             let sink = Arc::clone(&seen);

@@ -21,13 +21,14 @@ pub trait Key: Ord + ToOwned<Owned: Send + Sync + Ord + Clone + Default + std::f
     /// The head: eight bytes from byte `skip` on, big-endian, padded with zeroes.
     fn head(&self, skip: usize) -> u64;
 
-    /// A word that tells the key from others: the key itself if the head is, else a hash of it (XXH3). Part of the format of indexes that keep it.
+    /// A word that distinguishes the key from others: the key itself if the head is the key, else a hash of it (XXH3). Part of the format of indexes that store
+    /// it.
     fn token(&self) -> u64;
 
     /// Number of leading bytes in which two keys agree; every key between them has those bytes too.
     fn shared(&self, other: &Self) -> usize;
 
-    /// Number of leading bytes that all keys from this one up to `high` have; none where there is no end.
+    /// Number of leading bytes that all keys from this one up to `high` share; 0 if there is no end.
     fn shared_up_to(&self, high: Option<&Self>) -> usize {
         high.map_or(0, |high| self.shared(high))
     }
@@ -59,13 +60,13 @@ pub trait Key: Ord + ToOwned<Owned: Send + Sync + Ord + Clone + Default + std::f
     /// A damaged record.
     fn rehead<M: Medium>(pm: &Pm<M>, skip: usize, head: u64, value: NonZeroU64) -> Result<u64, Error>;
 
-    /// What a leaf keeps of its low fence: the word, and the block that the word links, if it does.
+    /// What a leaf stores of its low fence: the word, and the block that the word links, if any.
     ///
     /// # Errors
     /// A full pool.
     fn fence<'p, M: Medium>(&self, pool: &'p Pool<M>) -> Result<NewFence<'p, M>, Error>;
 
-    /// Reads a low fence back, and the offset and size in bytes of its block, if it has one.
+    /// Reads a low fence back. Also returns the offset and size in bytes of its block, if it has one.
     ///
     /// # Errors
     /// A damaged fence.
@@ -79,7 +80,7 @@ pub trait Key: Ord + ToOwned<Owned: Send + Sync + Ord + Clone + Default + std::f
 /// keys by it.
 pub(crate) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The word that a leaf keeps of its low fence, and the block that the word links, to be sealed.
+/// The word that a leaf stores of its low fence, and the block that the word links, still to be sealed.
 pub type NewFence<'p, M> = (u64, Option<Fresh<'p, [Word], M>>);
 
 /// Offset and size in bytes of the block of a fence, if it has one.
@@ -173,7 +174,7 @@ impl Key for [u8] {
     fn compare<M: Medium>(&self, pm: &Pm<M>, skip: usize, head: u64, value: NonZeroU64) -> Result<Ordering, Error> {
         match self.head(skip).cmp(&head) {
             Ordering::Equal => {
-                // Whoever compares is mostly about to read all of it.
+                // After a comparison, most callers read the whole record.
                 Record::prefetch(pm, value.get());
                 Ok(Record::read(pm, value.get())?.compare_key(self, skip))
             }
@@ -207,7 +208,7 @@ impl Key for [u8] {
         if self.is_empty() {
             return Ok((0, None));
         }
-        // Of no key that is there: whoever finds it without knowing whose it is does not take it for one.
+        // A tombstone: a thread that finds the record without knowing its owner does not take it for a present key.
         let record = Record::write(pool, self, &[], Version { is_tombstone: true, ..Version::default() })?;
         Ok((record.off().link(), Some(record)))
     }

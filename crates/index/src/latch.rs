@@ -1,15 +1,16 @@
 //! Version latches: writers lock, readers check.
 //!
 //! A latch is one word: bit 0 begun, bit 1 obsolete, bit 2 appending, then the number of appends, then a version that every change raises; the highest bit says
-//! that nobody may read, be it locked or obsolete. A reader takes the version, reads what the latch guards, and checks that the version is still the same; a
-//! writer locks from a version that it has seen, so that it knows nothing has changed since. The version never goes back, so a place that was given up and
-//! taken into use again is told from its former life.
+//! that nobody may read, because the latch is locked or obsolete. A reader takes the version, reads what the latch guards, and checks that the version is
+//! unchanged. A writer locks from a version that it has seen, so it knows that nothing has changed since. The version never goes back, so the former life of a
+//! place that was given up and reused can be told from the present one.
 //!
-//! A word of 0 is a latch that never began: what it guards is not there, or not yet. So what may be read is what is positive, which is one comparison.
+//! A word of 0 is a latch that never began: what it guards is absent, or not there yet. So a latch may be read if its word is positive, which is one
+//! comparison.
 //!
-//! Who *appends* adds something that nobody sees before it is complete, or changes values of which readers may see the old one or the new. Appends keep
-//! writers out, and are seen by writers who have come before; to readers they make no difference. Who appends can go on to lock, and from there to append
-//! again, and lets no writer in between: so what takes long is done while readers read.
+//! A thread that *appends* adds something that nobody sees before it is complete, or changes values of which readers may see the old one or the new. Appends
+//! keep writers out, and invalidate the versions that writers have read before; they do not affect readers. A thread that appends can go on to lock, and from
+//! there to append again, with no other writer in between. So readers continue during long steps.
 
 use crate::arena::Arena;
 use crate::{Error, Key};
@@ -19,28 +20,28 @@ use everleaf_pmem::{Medium, Pool};
 use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
 
-/// Since its first life began. No version is 0.
+/// Set since its first life began. So no version is 0.
 const BEGUN: u64 = 1;
 const OBSOLETE: u64 = 2;
 const APPENDING: u64 = 4;
 const APPEND: u64 = 8;
-/// Where appends overflow into the version, a reader starts again for nothing.
+/// If the appends overflow into the version, a reader starts again needlessly.
 const VERSION: u64 = 1 << 20;
-/// Of what is obsolete as well.
+/// Also set in an obsolete latch.
 const LOCKED: u64 = 1 << 63;
-/// What readers do not look at.
+/// Bits that readers ignore.
 const APPENDS: u64 = (VERSION - APPEND) | APPENDING;
 const SPINS: u32 = 128;
-/// Rounds, with those, until it is a device that is waited for, most likely: longer than any fence takes without one.
+/// After this many rounds, spins included, the wait is most likely for a device: no fence without one takes as long.
 const RESTS: u32 = SPINS + 64;
-/// Rounds of which one sleeps then. In the others a latch is met free that is taken again at once.
+/// Then one round in this many sleeps. The others can catch a latch that is free only for a moment.
 const ROUNDS_PER_SLEEP: u32 = 8;
 
-/// How often a reader is outrun by writers before he keeps them out. In builds that check, so seldom that schedules come to it.
+/// How often writers may outrun a reader before it keeps them out. Low in builds that check, so that schedules reach that case.
 pub(crate) const OUTRUN: u32 = if schedule::IS_BUILT_IN { 2 } else { 32 };
 
-/// What waits for another thread, which may be at a fence, or have no processor: each round takes a moment at first, then lets others run, and then sleeps
-/// now and then.
+/// Waits for another thread, which may be at a fence, or have no processor: each round spins briefly at first, then lets other threads run, and then sometimes
+/// sleeps.
 #[derive(Default)]
 pub(crate) struct Patience(u32);
 
@@ -61,7 +62,7 @@ impl Patience {
     }
 }
 
-/// Tries until nobody is faster.
+/// Repeats `attempt` until no other thread is faster.
 #[inline(always)]
 #[track_caller]
 pub(crate) fn until_done<T>(mut attempt: impl FnMut() -> Result<T, Restart>) -> T {
@@ -74,7 +75,7 @@ pub(crate) fn until_done<T>(mut attempt: impl FnMut() -> Result<T, Restart>) -> 
     }
 }
 
-/// The same, or until it fails. Pinned where keys are in records: whoever has been led by one that was replaced or removed meanwhile reads the same key.
+/// The same, but also ends when it fails. Pins the pool if keys are in records: a reader that a replaced or removed record has led still reads the same key.
 #[inline(always)]
 #[track_caller]
 pub(crate) fn retry<K: Key + ?Sized, M: Medium, T>(pool: &Pool<M>, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
@@ -86,15 +87,15 @@ pub(crate) fn retry<K: Key + ?Sized, M: Medium, T>(pool: &Pool<M>, mut attempt: 
     })
 }
 
-/// What an optimistic step says when somebody else was faster: start again.
+/// The result of an optimistic step if another thread was faster: start again.
 #[derive(Debug)]
 pub struct Restart;
 
 /// Why an attempt of optimistic steps has ended.
 pub(crate) enum Stop {
-    /// Somebody was faster.
+    /// Another thread was faster.
     Restart,
-    /// What was read counts, and says so.
+    /// What was read is valid, and is an error.
     Failed(Error),
 }
 
@@ -110,12 +111,12 @@ impl<E: Into<Error>> From<E> for Stop {
     }
 }
 
-/// All zeroes it has not begun. See the module documentation.
+/// All zeroes: not begun. See the module documentation.
 #[derive(Zeroable)]
 #[repr(transparent)]
 pub(crate) struct Latch(AtomicU64);
 
-/// The version after a change. It starts anew where it would reach the highest bit.
+/// The version after a change. It wraps around below the highest bit.
 #[inline(always)]
 fn raised(version: u64) -> u64 {
     (version + VERSION) & !LOCKED
@@ -128,7 +129,7 @@ fn appended(version: u64) -> u64 {
 }
 
 impl Latch {
-    /// One that has begun.
+    /// A latch that has begun.
     pub(crate) fn new() -> Self {
         Self(AtomicU64::new(BEGUN))
     }
@@ -143,7 +144,7 @@ impl Latch {
         }
     }
 
-    /// The version, once nobody holds the lock or appends: for who means to do so.
+    /// The version, once nobody holds the lock or appends: for a caller that is about to lock or append.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn read_idle(&self) -> Result<u64, Restart> {
@@ -162,8 +163,8 @@ impl Latch {
         if is_free { Ok(version) } else { Err(Restart) }
     }
 
-    /// The version, once nobody holds the lock, of what was found by way of what `above` guards, to which nobody appends. Waits only for what is found there
-    /// still: a way that is out of date may lead to something that the caller has locked itself.
+    /// The version, once nobody holds the lock. The latch was found through what `above` guards, to which nobody appends. Waits only while it can still be
+    /// found there: a stale way may lead to something that the caller itself has locked.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn read_below(&self, above: &Latch, above_version: u64) -> Result<u64, Restart> {
@@ -188,7 +189,7 @@ impl Latch {
                 return Err(Restart);
             }
             if version & OBSOLETE != 0 {
-                // Its replacement is published before it is marked, but let the publisher run if we got here by a stale route.
+                // The replacement is published before this is marked obsolete, but let the publisher run if we got here by a stale way.
                 schedule::spin();
                 return Err(Restart);
             }
@@ -216,7 +217,7 @@ impl Latch {
         if self.0.load(Ordering::Relaxed) == version || schedule::slips(Slip::Validate) { Ok(()) } else { Err(Restart) }
     }
 
-    /// As [`Latch::validate`], and that nothing was being appended, nor has been since.
+    /// As [`Latch::validate`], and also checks that nothing was being appended, nor has been since.
     pub(crate) fn validate_idle(&self, version: u64) -> Result<(), Restart> {
         if version & APPENDING == 0 { self.validate_unappended(version) } else { Err(Restart) }
     }
@@ -234,7 +235,7 @@ impl Latch {
         Ok(Locked { latch: self, version })
     }
 
-    /// Begins to append if nothing has changed since `version` was read, and nothing was appended.
+    /// Begins to append if nothing has been changed or appended since `version` was read.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn append_from(&self, version: u64) -> Result<Appending<'_>, Restart> {
@@ -258,8 +259,8 @@ impl Latch {
         self.lock_from(self.try_read()?)
     }
 
-    /// Locks if nobody holds the lock or appends at this moment, within a transaction of the processor: what others see of it, they see together with all else
-    /// that is stored there.
+    /// Locks if nobody holds the lock or appends at this moment, within a transaction of the processor: other threads see this store together with all others
+    /// of the transaction.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn lock_within(&self) -> Result<Locked<'_>, Restart> {
@@ -274,13 +275,13 @@ impl Latch {
         Ok(Locked { latch: self, version })
     }
 
-    /// Begins a new life of what the latch guards; false, and nothing, if it lives already: it must be new, or have been given up.
+    /// Begins a new life of what the latch guards, which must be new or given up. Returns false, and does nothing, if it lives already.
     #[must_use]
     pub(crate) fn revive(&self) -> bool {
         self.begin_again(0).is_some()
     }
 
-    /// The same, locked, for what is not ready to be read; `None` if it lives already.
+    /// The same, but locked, for what cannot be read yet; `None` if it lives already.
     pub(crate) fn revive_locked(&self) -> Option<Locked<'_>> {
         self.begin_again(LOCKED).map(|version| Locked { latch: self, version })
     }
@@ -291,12 +292,12 @@ impl Latch {
         let begun = raised(version & !OBSOLETE | BEGUN);
         let dead = version == 0 || version & OBSOLETE != 0;
         let revived = dead && self.0.compare_exchange(version, begun | held, Ordering::Release, Ordering::Relaxed).is_ok();
-        // Nor does anybody see a store of the new life without seeing that the old one has ended.
+        // No thread sees a store of the new life without seeing that the old one has ended.
         fence(Ordering::Release);
         revived.then_some(begun)
     }
 
-    /// Locks what has not begun, and begins; `None` if it has begun.
+    /// Locks a latch that has not begun, and begins it; `None` if it has begun.
     #[track_caller]
     pub(crate) fn begin_locked(&self) -> Option<Locked<'_>> {
         self.0.compare_exchange(0, BEGUN | LOCKED, Ordering::Acquire, Ordering::Relaxed).ok()?;
@@ -304,31 +305,31 @@ impl Latch {
         Some(Locked { latch: self, version: BEGUN })
     }
 
-    /// Whether what it guards does not live: it has not begun, or was given up.
+    /// Whether what it guards does not live: not begun, or given up.
     pub(crate) fn is_dead(&self) -> bool {
         let version = self.0.load(Ordering::Relaxed);
         version == 0 || version & OBSOLETE != 0
     }
 
-    /// Ends a life that nobody else knows of.
+    /// Ends a life that no other thread knows of.
     pub(crate) fn give_up(&self) {
         self.0.fetch_or(OBSOLETE | LOCKED, Ordering::Release);
     }
 }
 
-/// From which version to which one a latch goes when what holds it is dropped: for who keeps something else that is of a version. It holds no longer if that is
-/// made another right instead, or let go of unchanged, when somebody else will come to the same version.
+/// The versions of a latch before and after the drop of what holds it, for a caller that keeps data of a version. It is void if the holder is exchanged for the
+/// other right, or released unchanged: then another thread will come to the same version.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change {
     pub(crate) from: u64,
-    /// Nobody reads this version before.
+    /// Nobody reads this version before the drop.
     pub(crate) to: u64,
 }
 
 /// The lock, held. Dropping it raises the version.
 pub(crate) struct Locked<'a> {
     latch: &'a Latch,
-    /// From which it was locked. With [`LOCKED`], it was not: that was left out.
+    /// The version from which it was locked. If [`LOCKED`] is set, it was not locked: that was left out.
     version: u64,
 }
 
@@ -338,7 +339,7 @@ impl<'a> Locked<'a> {
         !schedule::IS_BUILT_IN || self.version & LOCKED == 0
     }
 
-    /// Where dropping it leads.
+    /// The change that dropping it makes.
     #[inline(always)]
     pub(crate) fn change(&self) -> Change {
         Change { from: self.version, to: raised(self.version) }
@@ -364,7 +365,7 @@ impl<'a> Locked<'a> {
         std::mem::forget(self);
     }
 
-    /// Unlocks and marks as given up: whoever comes here starts again.
+    /// Unlocks and marks as given up: readers and writers start again.
     pub(crate) fn release_obsolete(self) {
         self.latch.0.store(raised(self.version) | OBSOLETE | LOCKED, Ordering::Release);
         std::mem::forget(self);
@@ -380,10 +381,10 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// The right to append, held. Dropping it tells others that something was.
+/// The right to append, held. Dropping it tells other writers that something was appended.
 pub(crate) struct Appending<'a> {
     latch: &'a Latch,
-    /// From which it began. With [`APPENDING`], it did not: that was left out.
+    /// The version from which it began. If [`APPENDING`] is set, it did not begin: that was left out.
     version: u64,
 }
 
@@ -393,13 +394,13 @@ impl<'a> Appending<'a> {
         !schedule::IS_BUILT_IN || self.version & APPENDING == 0
     }
 
-    /// Where dropping it leads.
+    /// The change that dropping it makes.
     #[inline(always)]
     pub(crate) fn change(&self) -> Change {
         Change { from: self.version, to: appended(self.version) }
     }
 
-    /// Lets go of what nothing was appended to.
+    /// Releases it when nothing was appended.
     pub(crate) fn release_unchanged(self) {
         if self.is_held() {
             self.latch.0.store(self.version, Ordering::Release);
@@ -407,7 +408,7 @@ impl<'a> Appending<'a> {
         std::mem::forget(self);
     }
 
-    /// Goes on to lock. Readers who came before may have seen what has been stored so far, or not.
+    /// Goes on to lock. Earlier readers may or may not have seen what has been stored so far.
     #[track_caller]
     pub(crate) fn lock(self) -> Locked<'a> {
         let latch = self.latch;
@@ -432,7 +433,7 @@ impl Drop for Appending<'_> {
     }
 }
 
-/// A latch, and what there is in DRAM beside it for the same place: all zeroes at first, and as the life before has left it later.
+/// A latch, and the data in DRAM beside it for the same place: all zeroes at first, later as the previous life has left it.
 #[derive(Zeroable)]
 #[repr(C)]
 pub(crate) struct Place<B> {
@@ -440,7 +441,7 @@ pub(crate) struct Place<B> {
     pub(crate) beside: B,
 }
 
-/// One latch for each place where a leaf, or another node that persists, can lie: blocks of equal size that do not overlap have different quotients.
+/// One latch for each place where a leaf, or another persistent node, can lie: blocks of equal size that do not overlap have different quotients.
 pub(crate) struct Latches<L, B = ()> {
     places: Arena<Place<B>, 64>,
     _leaf: PhantomData<fn(&L)>,
@@ -451,19 +452,19 @@ impl<L, B: Zeroable> Latches<L, B> {
         Self { places: Arena::new(), _leaf: PhantomData }
     }
 
-    /// What there is for a leaf that may be out of date.
+    /// The place of a leaf that may be out of date.
     #[inline(always)]
     pub(crate) fn place(&self, leaf: u64) -> Result<&Place<B>, Restart> {
         self.places.get(leaf as usize / size_of::<L>()).ok_or(Restart)
     }
 
-    /// The same, and what there is for the leaves behind it, as far as it lies in the same piece of memory.
+    /// The same, and the places of the leaves behind it, as far as they lie in the same piece of memory.
     #[inline(always)]
     pub(crate) fn rest_from(&self, leaf: u64) -> Result<&[Place<B>], Restart> {
         self.places.rest_of_chunk(leaf as usize / size_of::<L>()).ok_or(Restart)
     }
 
-    /// What there is for a leaf, all zeroes at first.
+    /// The place of a leaf, all zeroes at first.
     pub(crate) fn make(&self, leaf: u64) -> &Place<B> {
         self.places.get_or_make(leaf as usize / size_of::<L>())
     }
@@ -474,10 +475,10 @@ impl<L, B: Zeroable> Latches<L, B> {
         Ok(&self.place(leaf)?.latch)
     }
 
-    /// Makes the latches of new leaves ready, of all or none.
+    /// Makes the latches of new leaves ready, all or none.
     ///
     /// # Errors
-    /// One of them is a leaf already: a pool whose list of free blocks is forged. With one latch for two, they would be waited for without an end.
+    /// One of them is a leaf already: the pool's list of free blocks is forged. If two leaves shared a latch, a thread could wait for it forever.
     pub(crate) fn begin(&self, leaves: &[u64]) -> Result<(), Error> {
         let latch = |leaf: u64| &self.make(leaf).latch;
         match leaves.iter().position(|&leaf| !latch(leaf).revive()) {
@@ -490,8 +491,8 @@ impl<L, B: Zeroable> Latches<L, B> {
     }
 }
 
-/// Checks that the blocks of a tree, each by offset and size, do not overlap: not each other's entries would be the worst of it, but a latch that two leaves
-/// share is waited for without an end.
+/// Checks that the blocks of a tree, each an offset and a size, do not overlap. Overlapping entries would be bad; worse, a thread could wait forever for a
+/// latch that two leaves share.
 pub(crate) fn check_apart(mut blocks: Vec<(u64, usize)>) -> Result<(), Error> {
     blocks.sort_unstable();
     match blocks.windows(2).find(|pair| pair[0].0 + pair[0].1 as u64 > pair[1].0) {
@@ -504,7 +505,7 @@ pub(crate) fn check_apart(mut blocks: Vec<(u64, usize)>) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    /// A thread that holds the lock of a node goes down the tree again, comes to that very node by a way that is out of date, and must not wait for itself.
+    /// A thread that holds the lock of a node goes down the tree again, and comes to that node by a stale way. It must not wait for itself.
     #[test]
     fn a_way_that_is_out_of_date_is_not_waited_on() {
         let (above, below) = (Latch::new(), Latch::new());

@@ -4,57 +4,57 @@
 //!
 //! ```text
 //! root block: top -> inner node of level 0, of the largest kind
-//! inner node      tells its keys apart by one digit: child words, one for each digit that there is
-//! array           all keys with the same first digits, up to a limit: PFtree's with key, value and what says that they count side by side, ROART's with words
-//!                 that lead to records
+//! inner node      tells its keys apart by one digit: child words, one for each digit that occurs
+//! array           all keys with the same first digits, up to a limit: PFtree's with key, value and a meta word side by side, ROART's with words that lead
+//!                 to records
 //! ```
 //!
-//! The two trees are this one with another [`form`] of arrays; what follows is of PFtree's, and holds of ROART's but for what is said there. With arrays of
-//! one record it is P-ART, see below. The bytes are in [`block`]. Latches are in DRAM ([`crate::latch`]), one for each line, and beside them is what else
-//! DRAM has of a block ([`side`]): what it is, and which records an array has where. So who has the word of a child asks for the child and for what is known
-//! of it at once: of the largest nodes on its way, and of PFtree's array, a lookup reads one line each.
+//! The two trees differ in the [`form`] of their arrays. The following describes PFtree's, and holds for ROART's except where that module says otherwise. With
+//! arrays of one record it is P-ART, see below. The bytes are in [`block`]. Latches are in DRAM ([`crate::latch`]), one for each line. Beside them is what else
+//! DRAM knows of a block ([`side`]): its kind, and where an array has which records. So a search that has the word of a child fetches the child and this data
+//! at once: a lookup reads one line of each of the largest nodes on its way, and one of PFtree's array.
 //!
-//! 1. all keys below a node begin with the same `level` digits, and have different ones next, each its child; those of an array have the digits of the node
-//!    above in common, and that which leads to it. Levels ascend on every way down, and never change;
-//! 2. a node but the top has two children or more; an array has a record or more, of PFtree's perhaps none that counts. So below each node there is a key to be
-//!    read;
-//! 3. a node has no record of its prefix: whoever needs it reads a key below. So nothing of a node is to be changed when one is put above it, or taken away,
-//!    and the two steps of ART's persistent variants, with their half-done states, are one: the word that leads to it;
-//! 4. an array hangs below a node of another level than before only under its latch: who has found it knows how many digits its keys have in common. What keys
-//!    of a node have in common does not hang on where it is;
-//! 5. a block changes only under its latch. That is free when all that was changed is durable, or it is only appended to, and who reads does not look there
-//!    yet: so what a reader has read between two equal versions cannot be taken back by a crash (durable linearizability).
+//! 1. All keys below a node begin with the same `level` digits, and differ in the next, each value of which is a child; those of an array share the digits of
+//!    the node above, and the one that leads to the array. Levels ascend on every way down, and never change.
+//! 2. A node other than the top has two children or more. An array has a record or more; in PFtree's perhaps none counts. So below each node there is a key to
+//!    be read.
+//! 3. A node does not store its prefix: a thread that needs it reads a key below. So nothing in a node changes when another is put above it, or taken away; the
+//!    two steps of ART's persistent variants, with their intermediate states, are one: the word that leads to the node.
+//! 4. An array moves below a node of another level only under its latch: a thread that has found it knows how many digits its keys share. The digits that the
+//!    keys of a node share do not depend on where the node is.
+//! 5. A block changes only under its latch. The latch is free when all changes are durable, or while the block is only appended to, where readers do not look
+//!    yet. So no crash can take back what a reader has read between two equal versions (durable linearizability).
 //!
 //! # Changes
 //!
-//! - **Insert into an array with room**: [`block::append`]. It counts with its meta word; readers see it behind that fence.
+//! - **Insert into an array with room**: [`block::append`]. Its meta word makes it count; readers see it behind that fence.
 //! - **Update**: the value, one word; persist. The paper appends a new record, because its values are of any size.
-//! - **Removal**: the meta word; persist. The record stays where it is, its key, too.
+//! - **Removal**: the meta word; persist. The record stays where it is, and so does its key.
 //! - **A key that no child leads to**: an array with its record; flush, fence; then the word in the node; persist. If the node is full, a larger copy with that
 //!   word; then the word above it.
-//! - **An array without room**: a larger array of the records that count, and the new one; or, if they are too many, a node with the digits in which they
-//!   differ first, and an array for each group; flush all, one fence; then the word above; persist.
+//! - **An array without room**: a larger array of the records that count, and the new one; or, if they are too many, a node with the digits in which they first
+//!   differ, and an array for each group; flush all, one fence; then the word above; persist.
 //! - **A key that differs within a prefix**: a node of the level where it does, over what was there, which stays as it is, and over an array with the record;
 //!   flush, fence; then the word above; persist.
-//! - **An array of which nothing counts any more**: its word := 0; persist. If one other child is left, the word above leads to that instead; persist. Nodes
+//! - **An array in which nothing counts any more**: its word := 0; persist. If one other child is left, the word above leads to that instead; persist. Nodes
 //!   with few children are copied to smaller ones.
 //!
-//! So each ends with one word that is stored and persisted while the blocks that it takes away are latched; a crash before it leaves what was there, and blocks
-//! that nobody reaches, which is free memory. A crash in an append leaves words behind the last record; the next append writes over them, and a new end behind.
-//! Recovery has nothing to repair: it walks the tree and makes what is in DRAM.
+//! So each change ends with one word that is stored and persisted while the blocks that it removes are latched. A crash before it leaves the old state, and
+//! unreachable blocks, which are free memory. A crash in an append leaves words behind the last record; the next append overwrites them, with a new end behind.
+//! Recovery has nothing to repair: it walks the tree and builds the data in DRAM.
 //!
 //! # A leaf for each key
 //!
 //! P-ART (S. K. Lee, J. Mohan, S. Kashyap, T. Kim and V. Chidambaram, "RECIPE: Converting Concurrent DRAM Indexes to Persistent-Memory Indexes", SOSP 2019) is
 //! the adaptive radix tree as it was, persisted in the order of its stores; a child is a leaf of one key. Here that is an array of one record: another key
-//! takes none of its room, but a node over both, below which the array stays as it is; and it goes when its key does, by the word above, as ROART's last
-//! record does with its array. So no record is there that does not count.
+//! needs a node over both, below which the array stays as it is; and the array disappears with its key, by the word above, as a ROART array does with its last
+//! record. So every record that is there counts.
 //!
 //! # Departures from the paper
 //!
-//! Values are words, and so lie aligned: that is why they can be updated in place. A meta word is eight bytes for the paper's two: it has a checksum, so that
-//! damage is met, and takes no more room in a record of two words, aligned. Prefixes are not stored, see above. Latches and what else DRAM has need no numbers
-//! of generations, because they are beside the pool and not in it. Arrays double up to the limit, the paper's are of one size.
+//! Values are aligned words, so they can be updated in place. A meta word has eight bytes instead of the paper's two: it contains a checksum, so damage is
+//! found, and takes no more room in an aligned record of two words. Prefixes are not stored, see above. Latches and the other data in DRAM need no generation
+//! numbers, because they are beside the pool and not in it. Arrays double up to the limit; the paper's have one size.
 
 mod block;
 mod form;
@@ -93,14 +93,14 @@ resident! {
 /// The most records of an array that may ever count.
 pub(crate) const RECORDS: usize = u64::BITS as usize;
 
-/// Lines of a block that are asked for before it is known what it is.
+/// Lines of a block that are prefetched before its kind is known.
 const AHEAD: usize = 4;
 
 /// See the module documentation.
 pub(crate) struct Pf<K: Key + ?Sized, M: Medium, F: Form> {
     pool: Arc<Pool<M>>,
     root: Off<TreeRoot>,
-    /// The most records of an array that count, here.
+    /// The most records of an array that count in this tree.
     records_max: usize,
     lines: Lines,
     keys: Counter,
@@ -140,23 +140,23 @@ enum Child<'a> {
 /// A word of an inner node that leads to a child.
 #[derive(Clone, Copy)]
 struct Step {
-    /// Which word of the node.
+    /// The index of the word in the node.
     at: usize,
     digit: usize,
     child: Off<Word>,
 }
 
-/// The way down to a key, as far as operations mostly need it.
+/// The way down to a key, as far as most operations need it.
 struct Way<'a> {
-    /// The node above the last, and how it leads there; none above the top.
+    /// The node above the last, and its step to the last; `None` if the last is the top.
     above: Option<(Inner<'a>, Step)>,
     /// The last inner node.
     last: Inner<'a>,
-    /// How it leads on, and where; `None` if no child has the digit.
+    /// The last step and its array; `None` if no child has the digit.
     end: Option<(Step, Array<'a>)>,
 }
 
-/// The way down to a key: all nodes, each with how it leads on, and the array, unless there is no child where the key belongs.
+/// The way down to a key: all nodes, each with its step, and the array, unless there is no child where the key belongs.
 struct Trail<'a> {
     nodes: Vec<(Inner<'a>, Option<Step>)>,
     array: Option<Array<'a>>,
@@ -164,9 +164,9 @@ struct Trail<'a> {
 
 /// A record that was found.
 pub(crate) struct Found {
-    /// The word of the array at which it begins, or that leads to it.
+    /// The index of the word of the array at which it begins, or that leads to it.
     at: usize,
-    /// What the array has for the value.
+    /// The array's word for the value.
     payload: NonZeroU64,
     value: NonZeroU64,
 }
@@ -177,7 +177,7 @@ impl<'a> Inner<'a> {
         &self.words[1..=self.capacity]
     }
 
-    /// What was concluded from the node, if it has not changed since it was found.
+    /// Returns what was concluded from the node if it has not changed since it was found.
     #[inline(always)]
     #[track_caller]
     fn validated<T>(&self, conclusion: Result<T, Error>) -> Result<T, Stop> {
@@ -216,7 +216,7 @@ impl<'a> Inner<'a> {
         })
     }
 
-    /// The nearest child beyond a digit, or from the edge on.
+    /// The nearest child beyond a digit, or from the end of the node.
     fn nearest(&self, beyond: Option<usize>, direction: Direction) -> Result<Option<Step>, Error> {
         let digits = match (beyond, direction) {
             (None, _) => 0..block::DIGITS,
@@ -250,7 +250,7 @@ impl<'a> Inner<'a> {
 }
 
 impl<'a> Array<'a> {
-    /// As [`Inner::validated`]; records that were appended meanwhile make no difference.
+    /// As [`Inner::validated`]; records that were appended meanwhile do not matter.
     #[inline(always)]
     #[track_caller]
     fn validated<T>(&self, conclusion: Result<T, Error>) -> Result<T, Stop> {
@@ -289,7 +289,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
             return Err(if is_dead { Stop::Failed(self.no_node(top)) } else { Stop::Restart });
         };
         let known = self.known(top, places, version);
-        // In this order: it was the top with this version, and so is what is known of it.
+        // In this order: with this version it was the top, and what is known of it belongs to this version.
         is_still_top()?;
         latch.validate_unappended(version)?;
         match known? {
@@ -298,7 +298,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         }
     }
 
-    /// What lies there, which was given a version when it was found.
+    /// The child at an offset, with the version at which it was found.
     #[inline(always)]
     fn known<'a>(&'a self, off: Off<Word>, places: &'a [Place<Beside>], version: u64) -> Result<Child<'a>, Error> {
         let nowhere = || self.no_node(off);
@@ -322,7 +322,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
     /// The child that a step leads to.
     #[inline(always)]
     fn follow(&self, from: &Inner<'_>, Step { child: off, .. }: Step) -> Result<Child<'_>, Stop> {
-        // An array of a few records is in these, or a small node.
+        // These lines hold an array of a few records, or a small node.
         self.pool.prefetch::<AHEAD>(off.bytes());
         let Ok(places) = self.lines.rest_from(off.bytes()) else { return from.validated(Err(self.no_node(off))) };
         let latch = &places[0].latch;
@@ -332,7 +332,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
             return Err(if is_dead { Stop::Failed(self.no_node(off)) } else { Stop::Restart });
         };
         let known = self.known(off, places, version);
-        // Else it may have been something else already when that was read.
+        // Otherwise it may already have been another block when its latch was read.
         from.latch.validate_unappended(from.version)?;
         match known? {
             Child::Inner(inner) if inner.level <= from.level => Err(Stop::Failed(self.no_node(off))),
@@ -340,7 +340,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         }
     }
 
-    /// Goes down to where a key is, or belongs.
+    /// Descends to where a key is, or belongs.
     #[inline(always)]
     fn walk(&self, key: &K) -> Result<Way<'_>, Stop> {
         let mut last = self.top()?;
@@ -368,7 +368,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         }
     }
 
-    /// See [`latch::retry`]. A removal is an append, so it tells nothing to who has found the record before.
+    /// See [`latch::retry`]. A removal is an append, so it does not disturb a thread that has found the record before.
     #[inline(always)]
     fn retry<T>(&self, attempt: impl FnMut() -> Result<T, Stop>) -> Result<T, Error> {
         latch::retry::<K, _, _>(&self.pool, attempt)
@@ -382,7 +382,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
             };
             if let Some(Found { at, payload, value: old }) = array.validated(F::find(&self.pool, array, key))? {
                 if when.concerns(true) {
-                    // As it was found: with the value that it had.
+                    // As it was found, with its value then.
                     self.substitute(array, at, key, payload, value)?;
                 }
                 return Ok(Some(old));
@@ -398,7 +398,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
             if self.records_max == 1 || block::shared(sample.borrow(), key) <= way.last.level {
                 return self.add_above(key, value);
             }
-            // While somebody appends no record is written that would only be thrown away.
+            // If another thread appends, no record is written in vain.
             array.latch.validate_idle(array.version)?;
             let brought = F::bring(&self.pool, key, value)?;
             let Some(at) = F::room(array, key, self.records_max) else {
@@ -416,7 +416,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         })
     }
 
-    /// Has a record another value, durably, if its array has not changed since it was found.
+    /// Durably replaces the value of a record, if its array has not changed since the record was found.
     #[inline(always)]
     fn substitute(&self, array: &Array<'_>, at: usize, key: &K, old: NonZeroU64, value: NonZeroU64) -> Result<(), Stop> {
         array.latch.validate_idle(array.version)?;
@@ -434,21 +434,21 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
             let Some((_, array)) = self.walk(key)?.end else { return Ok(None) };
             let Some(Found { at, payload, value }) = array.validated(F::find(&self.pool, &array, key))? else { return Ok(None) };
             if !self.drops_last() {
-                // Readers find it till that is durable.
+                // Readers find the record until the removal is durable.
                 let _appending = array.latch.append_from(array.version)?;
                 F::kill(&*self.pool, &array, at)?;
                 return Ok(Some((value, F::live(array.side).next().is_some())));
             }
             if F::live(array.side).nth(1).is_none() {
-                // The array goes with it, by the same word.
+                // The array disappears with it, by the same word.
                 let is_last = |array: &Array<'_>| Ok(F::find(&self.pool, array, key)?.filter(|_| F::live(array.side).nth(1).is_none()));
                 let Found { payload, value, .. } = self.try_drop(key, is_last)?.ok_or(Stop::Restart)?;
                 F::retire::<K, M>(&self.pool, payload);
-                // A node is harmless where it is.
+                // The node is harmless where it is.
                 _ = self.shrink(key);
                 return Ok(Some((value, true)));
             }
-            // Who reads what it leads to must find out that it is another's by now.
+            // A reader of the record must find out that it may have been reused.
             let _lock = array.latch.lock_from(array.version)?;
             F::kill(&*self.pool, &array, at)?;
             F::retire::<K, M>(&self.pool, payload);
@@ -457,13 +457,13 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         let Some((value, is_any_left)) = taken else { return Ok(None) };
         self.keys.add(-1);
         if !is_any_left {
-            // It is harmless where it is, and damage is met again by who reads.
+            // The array is harmless where it is, and a later reader meets damage again.
             _ = self.drop_array(key);
         }
         Ok(Some(value))
     }
 
-    /// Whether an array goes with its last record, so that all of its records count.
+    /// Whether an array disappears with its last record, so that all of its records count.
     fn drops_last(&self) -> bool {
         !F::KEEPS_KEYS || self.records_max == 1
     }
@@ -544,7 +544,7 @@ mod tests {
         blocks
     }
 
-    /// Every kind of node is copied to the next, and back again, and in the end nothing is left but the top.
+    /// Every kind of node is copied to the next, and back again; in the end only the top is left.
     #[test]
     fn nodes_grow_and_shrink_and_go() {
         grow_and_shrink::<Direct>(RECORDS, 0);
@@ -552,7 +552,7 @@ mod tests {
         grow_and_shrink::<Pointers>(RECORDS, 1);
     }
 
-    /// There are so many blocks for each record beside the nodes and arrays.
+    /// Each record has `blocks_each` blocks besides the nodes and arrays.
     fn grow_and_shrink<F: Form>(records_max: usize, blocks_each: usize) {
         let pool = pool();
         let tree = Pf::<u64, _, F>::create(&pool, "tree", "pf", records_max).unwrap();
@@ -585,7 +585,7 @@ mod tests {
         assert_eq!((tree.stats().leaves, blocks(&tree)), (2, 5 + 5 * blocks_each));
         keys[2..].iter().for_each(|key| assert!(tree.remove(key).unwrap().is_some()));
         assert_eq!((tree.check().unwrap().leaves, blocks(&tree)), (1, 3 + 2 * blocks_each), "the node has gone with the array");
-        // In the middle of what the others have in common.
+        // In the middle of the digits that the others share.
         assert_eq!(tree.insert(&0xaa00_0000_0000_0000, NonZeroU64::MIN).unwrap(), None);
         assert_eq!((tree.check().unwrap().leaves, blocks(&tree)), (1, 3 + 3 * blocks_each));
     }
@@ -611,7 +611,7 @@ mod tests {
         }
     }
 
-    /// Keys that begin each other, up to the longest.
+    /// Keys that are prefixes of each other, up to the longest.
     #[test]
     fn keys_of_all_lengths_are_in_order() {
         order_all_lengths::<Direct>(4);
@@ -662,7 +662,7 @@ mod tests {
         }
     }
 
-    /// A removal appends, which readers do not look at: who had found the record read what had come in its place, and told of damage.
+    /// A removal appends, which readers do not check: one that had found the record read what had replaced it, and reported damage.
     #[test]
     fn a_record_that_was_removed_and_used_again_was_damage_to_a_reader() {
         if schedule::IS_BUILT_IN {
@@ -671,7 +671,7 @@ mod tests {
         }
     }
 
-    /// Has a key removed, and its record used again, before that load of a lookup; false if there are not so many.
+    /// Removes a key, and reuses its record, before the `load`th load of a lookup; false if it makes fewer.
     fn remove_within_a_lookup<F: Form>(load: usize) -> bool {
         let pool = pool();
         let tree = Arc::new(Pf::<[u8], _, F>::create(&pool, "tree", "pf", RECORDS).unwrap());

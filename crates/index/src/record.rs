@@ -1,4 +1,4 @@
-//! Records: where the bytes of keys and values live.
+//! Records: where the bytes of keys and values lie.
 //!
 //! ```text
 //! word  0        1                 2                  3                4 ...
@@ -6,15 +6,15 @@
 //!      | shape  | commit          | previous         | seal           | key bytes | value bytes | expiry |
 //!      +--------+-----------------+------------------+----------------+-----------+-------------+--------+
 //! shape     bits 0-19 key length, 20-51 value length, 52-63 flags (bit 52: tombstone, bit 53: expires)
-//! commit    when the version was committed, or how to find out (the store's business)
+//! commit    when the version was committed, or how to find out (defined by the store)
 //! previous  link of the version that this one replaced, 0 = none
 //! seal      bits 0-31 CRC-32C of the shape, of all bytes and of the expiry; bits 32-63 that of the shape and the key alone
 //! key       padded with zeroes to a word; so is the value
-//! expiry    only if bit 53 of the shape is set: when the version ceases, in milliseconds since 1970
+//! expiry    only if bit 53 of the shape is set: when the version expires, in milliseconds since 1970
 //! ```
 //!
-//! Shape, seal and bytes are written while the record is [`Fresh`] and never again: they may be read without any lock for as long as an epoch protects the
-//! block. Commit and previous are the store's, which changes them in place; what previous means, and when, is the store's business, too.
+//! Shape, seal and bytes are written while the record is [`Fresh`] and never again: they may be read without any lock while an epoch protects the block. Commit
+//! and previous belong to the store, which changes them in place and defines what previous means, and when.
 
 use crate::Error;
 use everleaf_pmem::{Durable, Fresh, Medium, Off, Pm, Pool, WORD, Word, crc32c, probe};
@@ -26,12 +26,12 @@ pub const KEY_SIZE_MAX: usize = 64 << 10;
 /// Longest value in bytes.
 pub const VALUE_SIZE_MAX: usize = 512 << 20;
 
-/// Values of so many bytes go past the caches, where that makes them durable sooner (decision 31).
+/// Values of this size or more bypass the caches, if that makes them durable sooner (decision 31).
 const STREAMED_SIZE_MIN: usize = 4 << 10;
 
 const HEADER_WORDS: usize = 4;
 const HEADER_SIZE: u64 = (HEADER_WORDS * WORD) as u64;
-/// Lines of a record that are asked for before its size is known: a short key and a value of a hundred bytes.
+/// Lines of a record that are prefetched before its size is known: a short key and a value of a hundred bytes.
 const PREFETCH_LINES: usize = 3;
 const KEY_BITS: u32 = 20;
 const VALUE_BITS: u32 = 32;
@@ -40,7 +40,7 @@ const TOMBSTONE: u64 = 1 << 52;
 /// Flag: a word with the expiry follows the value.
 const EXPIRES: u64 = 1 << 53;
 
-/// What a record says besides key and value.
+/// The properties of a record besides key and value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Version {
     /// Whether it says that the key is absent.
@@ -49,11 +49,11 @@ pub struct Version {
     pub commit: u64,
     /// Link of the version that it replaces, 0 = none.
     pub previous: u64,
-    /// When it ceases, in milliseconds since 1970.
+    /// When it expires, in milliseconds since 1970.
     pub expiry_ms: Option<u64>,
 }
 
-/// The checksum of a record's shape and of a key, which is the record's own if the record is sound.
+/// The checksum of a record's shape and a key. It is the record's own if the record is sound.
 #[derive(Clone, Copy)]
 pub struct KeySum(u32);
 
@@ -62,14 +62,14 @@ pub struct KeySum(u32);
 pub struct Plain {
     /// Length of its key in bytes.
     pub key_size: usize,
-    /// Where its value begins in what it was appended to.
+    /// Where its value begins in the buffer to which it was appended.
     pub value_at: usize,
 }
 
-/// A record in a pool, found to lie within it.
+/// A record in a pool, checked to lie within it.
 #[derive(Clone, Copy)]
 pub struct Record<'p> {
-    /// Where it lies.
+    /// Its offset.
     pub off: Off<Word>,
     words: &'p [Word],
     shape: u64,
@@ -96,8 +96,8 @@ impl<'p> Record<'p> {
         Self::lay_out(pool, key, value, version, value.len() >= STREAMED_SIZE_MIN)
     }
 
-    /// Writes a record for a thread to come, which [completes](Record::complete) it: nothing of it goes past the caches, so a flush and a fence of any thread
-    /// make it durable. The block is the caller's, who retires it unless he has it linked.
+    /// Writes a record for a later thread, which [completes](Record::complete) it. Nothing of it bypasses the caches, so a flush and a fence by any thread make
+    /// it durable. The block belongs to the caller, which retires it unless it gets linked.
     ///
     /// # Errors
     /// A full pool.
@@ -111,8 +111,7 @@ impl<'p> Record<'p> {
         Ok(off)
     }
 
-    /// Gives a draft its commit word and the version that it replaces, and starts the write-back of all of it: a fence makes it durable, and then it may be
-    /// linked.
+    /// Gives a draft its commit word and the version that it replaces, and starts the write-back of all of it. A fence makes it durable; then it may be linked.
     #[track_caller]
     pub fn complete<M: Medium>(&self, pm: &Pm<M>, commit: u64, previous: u64) {
         pm.store(self.previous(), previous, Ordering::Release);
@@ -173,13 +172,13 @@ impl<'p> Record<'p> {
         Ok(Self { off, words, shape })
     }
 
-    /// Asks for the memory where the record that `link` refers to begins. A hint.
+    /// Prefetches the beginning of the record that `link` refers to. A hint.
     #[inline(always)]
     pub fn prefetch<M: Medium>(pm: &Pm<M>, link: u64) {
         pm.prefetch::<PREFETCH_LINES>(link);
     }
 
-    /// Asks for what [`Record::head`] reads. A hint.
+    /// Prefetches what [`Record::head`] reads. A hint.
     #[inline(always)]
     pub(crate) fn prefetch_head<M: Medium>(pm: &Pm<M>, link: u64, skip: usize) {
         pm.prefetch::<1>(link);
@@ -201,7 +200,7 @@ impl<'p> Record<'p> {
         size_of_val(self.words)
     }
 
-    /// Size in bytes that a record of such a key and such a value has, which `expires`, or does not.
+    /// Size in bytes of a record with a key and a value of these sizes, and with an expiry if it `expires`.
     pub fn size_of(key_size: usize, value_size: usize, expires: bool) -> usize {
         words_of(key_size, value_size, expires) * WORD
     }
@@ -212,13 +211,13 @@ impl<'p> Record<'p> {
         self.shape & TOMBSTONE != 0
     }
 
-    /// Whether it says that the key is present, for good.
+    /// Whether it says that the key is present, without expiry.
     #[inline]
     pub fn is_lasting(&self) -> bool {
         self.shape & (TOMBSTONE | EXPIRES) == 0
     }
 
-    /// When it ceases, in milliseconds since 1970.
+    /// When it expires, in milliseconds since 1970.
     #[inline]
     pub fn expiry_ms(&self) -> Option<u64> {
         (self.shape & EXPIRES != 0).then(|| self.words[self.words.len() - 1].get())
@@ -253,7 +252,7 @@ impl<'p> Record<'p> {
         probe::copy_out(&self.words[HEADER_WORDS + self.key_size().div_ceil(WORD)..], skip, length, out);
     }
 
-    /// Appends the value to `out`, if it, the key of `sum` and the expiry are what was written; whether they are.
+    /// Appends the value to `out` if the value, the key of `sum` and the expiry are as written. Returns whether they are.
     #[inline(always)]
     #[must_use]
     pub fn copy_matching_value(&self, sum: KeySum, out: &mut Vec<u8>) -> bool {
@@ -267,10 +266,10 @@ impl<'p> Record<'p> {
         matches
     }
 
-    /// Appends the key, padded to a word, and the value of what `link` leads to, if that is a record as most are: short enough for [`probe::copy_out_padded`],
-    /// of a version that was committed before `end` and says that the key is present for good, and as it was written; and if the processor has an instruction
-    /// for that. Else there may be anything behind what `out` had. The half of the seal that is of the key alone is not looked at: if that is damaged, whoever
-    /// reads the key alone is told.
+    /// Appends the key, padded to a word, and the value of the record that `link` refers to, if it is like most records: short enough for
+    /// [`probe::copy_out_padded`], of a version that was committed before `end` and is present without expiry, and as written; and if the processor has an
+    /// instruction for that. Otherwise arbitrary bytes may follow the previous contents of `out`. The half of the seal for the key alone is not checked:
+    /// readers of only the key report damage of it.
     #[inline(always)]
     pub fn copy_plain<M: Medium>(pm: &Pm<M>, link: u64, end: u64, out: &mut Vec<u8>) -> Option<Plain> {
         let start = out.len();
@@ -283,7 +282,7 @@ impl<'p> Record<'p> {
         }
         let words = pm.words(Off::<Word>::new(off.bytes() + HEADER_SIZE), key_size.div_ceil(WORD) + value_size.div_ceil(WORD))?;
         let crc = probe::copy_out_padded(shape, words, [key_size, value_size], out)?;
-        // That of the key alone is for who does not read the value.
+        // The half for the key alone is for readers that do not read the value.
         (seal.get() as u32 == crc).then_some(Plain { key_size, value_at: start + key_size.next_multiple_of(WORD) })
     }
 
@@ -315,19 +314,19 @@ impl<'p> Record<'p> {
         self.words[3].get() == seal_of(key_crc, append_expiry(crc, self.expiry_ms()))
     }
 
-    /// The checksum of `key`, if it is the record's.
+    /// The checksum that the record has if `key` is its key.
     #[inline(always)]
     pub fn key_sum(&self, key: &[u8]) -> KeySum {
         KeySum(crc32c(shape_crc(self.shape), key))
     }
 
-    /// Whether the key of `sum` and the sizes are what was written; the value is not looked at.
+    /// Whether the key of `sum` and the sizes are as written; the value is not checked.
     #[inline(always)]
     pub fn matches_key(&self, sum: KeySum) -> bool {
         self.words[3].get() >> 32 == u64::from(sum.0)
     }
 
-    /// Whether it is a record of `key`, as far as the key and the sizes go. Any other key may sort anywhere: it tells nobody how far he has come.
+    /// Whether it is a record of `key`, judged by the key and the sizes. Any other key may sort anywhere, so it does not show how far a scan has come.
     pub fn proves(&self, key: &[u8]) -> bool {
         self.matches_key(self.key_sum(key))
     }
@@ -355,7 +354,7 @@ fn seal_of(key_crc: u32, crc: u32) -> u64 {
     u64::from(key_crc) << 32 | u64::from(crc)
 }
 
-/// Goes on with a checksum over the first `size` bytes of `words`, without a copy of all of them.
+/// Continues a checksum over the first `size` bytes of `words`, without a copy of all of them.
 fn append(mut crc: u32, words: &[Word], size: usize) -> u32 {
     const CHUNK_WORDS: usize = 512;
     let mut part = Vec::new();
@@ -407,7 +406,7 @@ mod tests {
                 let was = word.get();
                 pool.store(word, was ^ bit, Ordering::Relaxed);
                 both.clear();
-                // Padding does not count; nor does the link of the version before, nor the half of the seal that is of the key alone.
+                // Padding does not count, nor do the link of the previous version and the half of the seal for the key alone.
                 if let Some(plain) = Record::copy_plain(&pool, off.link(), 1, &mut both) {
                     assert_eq!((&both[..key_size], &both[plain.value_at..]), (&key[..], &value[..]), "a flipped bit that nobody has noticed");
                 }
@@ -420,7 +419,7 @@ mod tests {
         }
     }
 
-    /// Only what most records are, and as the processor can.
+    /// Only records like most, and only if the processor can.
     #[test]
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     fn what_is_short_and_lasting_is_plain() {
@@ -439,7 +438,7 @@ mod tests {
         assert!(!is_plain(16, 100, Version { commit: 5, ..lasting }));
     }
 
-    /// A word that goes past the caches is lost unless a fence follows; the last of them, padded, is no exception.
+    /// A word that bypasses the caches is lost unless a fence follows; the last one, which is padded, is no exception.
     #[test]
     fn a_streamed_value_is_durable_once_its_record_is_sealed() {
         let memory = Memory::new(256 << 10).unwrap();
@@ -506,7 +505,7 @@ mod tests {
                     assert!(record.matches_key(record.key_sum(&key)) || !record.is_intact());
                     record.is_intact()
                 });
-                // Commit and previous are not sealed: they change. Padding is nobody's.
+                // Commit and previous are not sealed, since they change; nor is padding.
                 let padding = (at == 6 && bit >= 8) || (at == 10 && bit >= 16);
                 assert_eq!(intact, at == 1 || at == 2 || padding, "bit {bit} of word {at}");
                 pool.store(word, old, Ordering::Relaxed);

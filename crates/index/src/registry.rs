@@ -15,20 +15,20 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread::Builder;
 
-/// How to open an index again.
+/// How to open an existing index.
 pub struct Recovery<'a, M: Medium> {
     /// Where to mark every block of the index; `None` after a clean shutdown, when the allocator knows already.
     pub reach: Option<&'a Reach<'a, M>>,
-    /// Called once for each value word, by several threads: its owner marks what it links, and tells whether it is sound. `None` if values link nothing: an
-    /// index that need not look at them may serve before it has read all of its leaves. Or to save what there is: a record that is damaged is met by who reads
-    /// it, and of a leaf of which nobody can tell whether it counts, that is assumed which is more likely; [`OrderedIndex::blocks`] and
-    /// [`OrderedIndex::check`] tell of it.
+    /// Called once for each value word, by several threads: the owner of the values marks what the word links, and returns whether it is sound. `None` if
+    /// values link nothing: then an index that need not look at values may serve before it has read all of its leaves. Also `None` for a salvage: then a
+    /// damaged record is found when it is read, and if it is unknown whether a leaf counts, the likelier case is assumed; [`OrderedIndex::blocks`] and
+    /// [`OrderedIndex::check`] report it.
     pub trace: Option<&'a Trace<'a>>,
-    /// Number of threads to use, with the caller's. Those that go on when the index serves already end when it is dropped, or sooner.
+    /// Number of threads to use, including the caller's. Threads that continue when the index serves already end when it is dropped, or sooner.
     pub threads: usize,
 }
 
-/// Fewer leaves than so many are not worth a thread. In builds that check, one is: there several threads recover trees of two leaves, too.
+/// Fewer leaves than this are not worth a thread. In builds that check, one leaf is: there several threads recover trees of two leaves, too.
 pub(crate) const SHARE_MIN: usize = if schedule::IS_BUILT_IN { 1 } else { 256 };
 
 /// What [`Recovery`] calls for each value word.
@@ -69,7 +69,7 @@ impl<K: Key + ?Sized, M: Medium> Entry<K, M> {
         (self.creator)(self, pool, name)
     }
 
-    /// Opens the index at the root `name` again, repairing what a crash left.
+    /// Opens the existing index at the root `name`, and repairs what a crash has left.
     ///
     /// # Errors
     /// [`Error::NoSuchIndex`], [`Error::Volatile`], damage.
@@ -83,7 +83,7 @@ pub(crate) fn kind_of<K: Key + ?Sized>(name: &str) -> u64 {
     u64::from(crc32c::crc32c(name.as_bytes())) << 32 | u64::from(K::WHOLE)
 }
 
-/// Where the root block of an index lies.
+/// The offset of the root block of an index.
 ///
 /// # Errors
 /// [`Error::NoSuchIndex`]; damage.
@@ -92,10 +92,10 @@ pub(crate) fn find_root<K: Key + ?Sized, M: Medium>(pool: &Pool<M>, name: &str, 
     root.map(|root| root.off).ok_or_else(|| Error::NoSuchIndex { name: name.to_owned(), kind })
 }
 
-/// Has all of `items` worked at, each thread at an equal share of them: what comes of the shares, in their order.
+/// Lets threads work at all of `items`, each at an equal share of them. Returns the results of the shares, in their order.
 ///
 /// # Errors
-/// The first of a share.
+/// The first error of a share.
 pub(crate) fn in_shares<T: Sync, R: Send>(items: &[T], threads: usize, work: impl Fn(&[T]) -> Result<R, Error> + Sync) -> Result<Vec<R>, Error> {
     let share = items.len().div_ceil(threads.max(1)).max(SHARE_MIN).min(items.len());
     let (mine, others) = items.split_at(share);
@@ -115,8 +115,8 @@ pub(crate) fn in_shares<T: Sync, R: Send>(items: &[T], threads: usize, work: imp
     })
 }
 
-/// A medium that indexes are compiled for here, once, and not again in each program: indexes are most of what a program that uses [`registry`] consists of.
-/// [`Crash`](everleaf_pmem::Crash) is among them with the feature `crash`.
+/// A medium for which indexes are compiled here, once, and not again in each program: they are most of the code of a program that uses [`registry`]. With the
+/// feature `crash`, [`Crash`](everleaf_pmem::Crash) is among them.
 pub trait Listed: Medium + Sized {
     /// Every index of integers.
     fn integers() -> Vec<Entry<u64, Self>>;
@@ -124,7 +124,7 @@ pub trait Listed: Medium + Sized {
     fn strings() -> Vec<Entry<[u8], Self>>;
 }
 
-// Unit tests of this crate need no lists, and would compile all of them once more.
+// Unit tests of this crate need no lists, and would compile all of them again.
 #[cfg(not(test))]
 mod lists {
     #[cfg(feature = "crash")]
@@ -150,7 +150,7 @@ mod lists {
         };
     }
 
-    // The product has all sizes, but for those of nodes, of which papers compare what integers cost. Who looks for damage by chance needs none of them.
+    // The product has all sizes, except sizes of nodes with string keys: papers compare nodes by the cost of integers. Fuzzing needs none of them.
     #[cfg(not(fuzzing))]
     listed!(Hardware, integers: instances, more_sizes, node_sizes; strings: instances, more_sizes);
     #[cfg(fuzzing)]
@@ -164,13 +164,13 @@ pub fn registry<K: Key + ?Sized, M: Listed>() -> Vec<Entry<K, M>> {
     K::indexes()
 }
 
-/// The smallest Isle-Tree, for classes of keys that [`registry`] does not have: compiled where this is called.
+/// The smallest Isle-Tree, for classes of keys that [`registry`] does not have; compiled where this is called.
 pub fn smallest<K: Key + ?Sized, M: Medium>() -> Entry<K, M> {
     olc::<K, M, IsleLeaf<1>, 4>("isle-128", "Isle-Tree with leaves of 128 B and nodes of 4: for exhaustive checking")
 }
 
-/// Every structure: in sizes for exhaustive checking, and as it is used if no size is asked for. Compiled where this is called, for classes of keys and media
-/// that [`registry`] does not have.
+/// Every structure, in sizes for exhaustive checking and in its default size. Compiled where this is called, for classes of keys and media that [`registry`]
+/// does not have.
 pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
     vec![
         ever::<K, M, 1, 4, 4>("ever-64", "Ever with leaves of 64 B, extents of 4 leaves and nodes of 4: for exhaustive checking"),
@@ -228,8 +228,8 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
     ]
 }
 
-/// What larger sizes of the same leaves have and the smallest do not, in small: several lines of slots, links in lines of their own, back headers, headers
-/// of two words. Compiled where this is called.
+/// What larger sizes of the same leaves have and the smallest do not, in small: several lines of slots, links in lines of their own, back headers, headers of
+/// two words. Compiled where this is called.
 pub fn small_variants<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
     vec![
         ever::<K, M, 2, 4, 4>("ever-128", "Ever with leaves of 128 B, extents of 4 leaves and nodes of 4: for exhaustive checking"),
@@ -277,7 +277,7 @@ pub fn more_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
         packed::<K, M, WbLeaf<8, 2>, FANOUT>("wb-packed", "wB+-Tree with slot arrays in leaves of 512 B on NV-Tree's router"),
         olc::<K, M, NvLeaf<8>, FANOUT>("nv-olc", "NV-Tree with leaves of 512 B on the default router"),
     ];
-    // Without what Ever has lent them, for who compares with what papers measured. Strings have no shortcuts.
+    // Without what they have adopted from Ever, for comparisons with what papers measured. Strings have no shortcuts.
     if K::WHOLE {
         entries.extend([
             plain::<K, M, IsleLeaf<7>, FANOUT>("isle-plain", "Isle-Tree with leaves of 512 B, searched from the root on"),
@@ -289,7 +289,7 @@ pub fn more_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
     entries
 }
 
-/// Other sizes of the trees of which all nodes persist, and the same with sentinels. Compiled where this is called.
+/// Other sizes of the trees whose nodes are all persistent, and the same with sentinels. Compiled where this is called.
 pub fn node_sizes<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
     vec![
         fair::<K, M, Fast<15>, 0>("fast-fair-1k", "FAST-FAIR with nodes of 1 KiB"),
@@ -322,7 +322,7 @@ fn ever<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, con
     Entry { name, summary, persistent: true, leaf_capacity: LINES * 4, creator, opener }
 }
 
-/// The tree of which all nodes persist.
+/// The tree whose nodes are all persistent.
 fn fair<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize>(name: &'static str, summary: &'static str) -> Entry<K, M> {
     let creator: Create<K, M> = |entry, pool, root| gated(pool, Fair::<K, M, N, SENTINELS>::create(pool, root, entry.name)?);
     let opener: Open<K, M> = |entry, pool, root, recovery| gated(pool, Fair::<K, M, N, SENTINELS>::open(pool, root, entry.name, recovery)?);
@@ -336,7 +336,7 @@ fn pf<K: Key + ?Sized, M: Medium, F: pf::Form>(name: &'static str, summary: &'st
     Entry { name, summary, persistent: true, leaf_capacity: records_max, creator, opener }
 }
 
-/// The tree without latches.
+/// The latch-free tree.
 fn bz<K: Key + ?Sized, M: Medium>(name: &'static str, summary: &'static str, capacity: usize) -> Entry<K, M> {
     let creator: Create<K, M> = |entry, pool, root| gated(pool, Bz::<K, M>::create(pool, root, entry.name, entry.leaf_capacity)?);
     let opener: Open<K, M> = |entry, pool, root, recovery| gated(pool, Bz::<K, M>::open(pool, root, entry.name, recovery, entry.leaf_capacity)?);
@@ -350,7 +350,7 @@ fn skip<K: Key + ?Sized, M: Medium, const RARE: u32>(name: &'static str, summary
     Entry { name, summary, persistent: true, leaf_capacity: 1, creator, opener }
 }
 
-/// On the default router.
+/// A tree on the default router.
 fn olc<K: Key + ?Sized, M: Medium, L: LeafLayout<K>, const FANOUT: usize>(name: &'static str, summary: &'static str) -> Entry<K, M> {
     let creator: Create<K, M> = |entry, pool, root| create::<K, M, L, FANOUT>(entry, pool, root, AnyRouter::olc);
     let opener: Open<K, M> = |entry, pool, root, recovery| open::<K, M, L, FANOUT>(entry, pool, root, recovery, AnyRouter::olc);
@@ -384,12 +384,12 @@ fn packed<K: Key + ?Sized, M: Medium, L: LeafLayout<K>, const FANOUT: usize>(nam
     }
 }
 
-/// Behind its gate.
+/// An index behind its gate.
 fn gated<K: Key + ?Sized, I: OrderedIndex<K> + 'static, M: Medium>(pool: &Arc<Pool<M>>, index: I) -> Result<Box<dyn OrderedIndex<K>>, Error> {
     Ok(Box::new(Gated::new(pool, index)))
 }
 
-/// A tree on whichever router: compiled once for all.
+/// A tree on any router, compiled once for all.
 type Tree<K, M, L, const FANOUT: usize> = Selective<K, L, AnyRouter<K, FANOUT>, M>;
 
 fn create<K: Key + ?Sized, M: Medium, L: LeafLayout<K>, const FANOUT: usize>(

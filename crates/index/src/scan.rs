@@ -1,4 +1,4 @@
-//! Scans: leaf by leaf, each found through the router by its fences, or beside the one before, and read while nothing of it is put elsewhere.
+//! Scans: leaf by leaf. Each leaf is found through the router by its fences, or beside the one before, and read while nothing in it moves.
 
 use crate::record::Record;
 use crate::selective::leaf::Entry;
@@ -9,21 +9,21 @@ use std::borrow::Borrow;
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
 
-/// Number of records that are under way in a scan, where keys are in records. More are asked for in vain where a scan ends.
+/// Number of records that a scan of keys in records fetches ahead. A larger number fetches more in vain at the end of a scan.
 pub const AHEAD: usize = 8;
-/// Entries of a leaf that there is room for from the beginning.
+/// Entries of a leaf for which room is reserved from the beginning.
 const ENTRIES: usize = 64;
-/// Steps of a binary search whose records are asked for at once, whichever way it goes.
+/// Steps of a binary search whose records are prefetched together, whichever way it goes.
 const STEPS_AHEAD: usize = 3;
 
-/// What is behind a leaf, as a scan goes.
+/// What a scan finds behind a leaf.
 pub(crate) enum Behind<K: Key + ?Sized> {
     /// Nothing.
     End,
     /// What is beyond the [`next_bound`].
     From(Bound<K::Owned>),
-    /// A leaf to which whoever reads knows the way. If that is out of date when he takes it, the scan goes on behind the key that it has visited last, which is
-    /// in a record: the fence between the two need not be looked up, which is a string far from everything else.
+    /// A leaf to which the reader knows the way. If the way is stale when it is taken, the scan continues behind the last visited key, which is in a record. So
+    /// the fence between the two leaves, a string far from everything else, need not be looked up.
     Known,
 }
 
@@ -35,11 +35,11 @@ impl<K: Key + ?Sized> From<Option<Bound<K::Owned>>> for Behind<K> {
 
 /// What a scan learns of a leaf, besides its entries.
 pub(crate) struct LeafRead<K: Key + ?Sized> {
-    /// Whether it lies beside the leaf that was read before, and neither has got another range since: then all of it is beyond what was visited, and no key is
-    /// asked, which might be damaged.
+    /// Whether it lies beside the leaf that was read before, and the range of neither has changed since. Then all of it is beyond what was visited, and no key
+    /// is read to check that, which might be damaged.
     pub is_beside: bool,
     pub behind: Behind<K>,
-    /// The value of the key at the bound from which the scan goes on, if it was found there: the search for where to begin begins with it.
+    /// The value of the key at the bound from which the scan goes on, if it was found there. The search for the first entry starts with it.
     pub sought: Option<NonZeroU64>,
 }
 
@@ -49,10 +49,11 @@ impl<K: Key + ?Sized> From<Option<Bound<K::Owned>>> for LeafRead<K> {
     }
 }
 
-/// Visits the entries from a bound on: `visit` gets some of a leaf, in order, how many of them it is to visit, and room for a key. It is called three times for
-/// a leaf, and asks for the record that is [`AHEAD`] behind each that it visits. `read` gathers the leaf with which a scan begins at a bound, or goes on: what
-/// stands for its entries, ascending, and says what is behind it. `ask` is told when this many entries are left before the leaf behind the one that was read
-/// last, or fewer: twice [`AHEAD`], to ask for that leaf; and [`AHEAD`], to ask for its first records. Where a scan ends sooner, nothing was asked for in vain.
+/// Visits the entries from a bound on. `visit` gets some entries of a leaf, in order, how many of them it is to visit, and room for a key. It is called three
+/// times for a leaf, and prefetches the record that is [`AHEAD`] behind each that it visits. `read` collects the leaf with which a scan begins at a bound, or
+/// continues: what stands for its entries, ascending, and what is behind it. `ask` is called when twice [`AHEAD`] entries or fewer are left of the leaf read
+/// last, to prefetch the next leaf; and when [`AHEAD`] or fewer are left, to prefetch the first records of the next leaf. If a scan ends sooner, nothing was
+/// prefetched in vain.
 #[inline(always)]
 pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
     pool: &Pool<M>,
@@ -78,7 +79,7 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
                 Record::prefetch(pool, entry(found).value.get());
             }
         };
-        // In order, all that is beyond the bound is behind all that is not.
+        // In order, all entries beyond the bound come after all others.
         let is_sought = is_first && from != Bound::Unbounded;
         let known = sought.and_then(|value| entries.iter().position(|one| entry(one).value == value));
         let (mut start, mut end) = (known.unwrap_or(0), if is_beside { 0 } else { entries.len() });
@@ -120,7 +121,7 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
             Behind::End => return Ok(()),
             Behind::From(bound) => from = bound,
             Behind::Known => {
-                // Without any the scan is still where it was.
+                // Without any entry the scan is still where it was.
                 if let Some(Entry { head, value }) = entries[start..].last().map(&entry) {
                     K::read(pool, head, value, &mut key)?;
                     from = Bound::Excluded(match from {
@@ -134,7 +135,7 @@ pub(crate) fn scan_leaves<K: Key + ?Sized, M: Medium, T>(
     }
 }
 
-/// What calls `visit` with the key of each entry that [`scan_leaves`] visits.
+/// A function that calls `visit` with the key of each entry that [`scan_leaves`] visits.
 pub(crate) fn with_key<'s, K: Key + ?Sized, M: Medium, T: 's>(
     pool: &'s Pool<M>,
     entry: impl Fn(&T) -> Entry + 's,
@@ -155,7 +156,7 @@ pub(crate) fn with_key<'s, K: Key + ?Sized, M: Medium, T: 's>(
     }
 }
 
-/// Calls `visit` with where a binary search of a range may look in its first steps.
+/// Calls `visit` with each index that a binary search of a range may look at in its first steps.
 fn each_middle(start: usize, end: usize, steps: usize, visit: &impl Fn(usize)) {
     if start < end && steps > 0 {
         let middle = start + (end - start) / 2;
@@ -175,13 +176,13 @@ pub(crate) fn scan_target<K: Key + ?Sized>(from: &Bound<K::Owned>, direction: Di
     }
 }
 
-/// The bound with which a scan goes on behind a leaf, if there is more.
+/// The bound with which a scan continues behind a leaf, if there is more.
 pub(crate) fn next_bound<K: Key + ?Sized>(leaf: Fences<K>, direction: Direction) -> Option<Bound<K::Owned>> {
     let Fences { low, high } = leaf;
     bound_behind::<K>(direction, || low, || high)
 }
 
-/// [`next_bound`], of whose fences only the one is made that is needed.
+/// [`next_bound`], but only the fence that is needed is built.
 pub(crate) fn bound_behind<K: Key + ?Sized>(
     direction: Direction,
     low: impl FnOnce() -> K::Owned,
@@ -193,7 +194,7 @@ pub(crate) fn bound_behind<K: Key + ?Sized>(
     }
 }
 
-/// Whether a scan downwards, having gone on from `from`, gets on behind a leaf that begins at `low`: below it, or there is nothing left.
+/// Whether a downward scan that continued from `from` advances behind a leaf that begins at `low`: that is below `from`, or nothing is left.
 pub(crate) fn gets_on_below<K: Key + ?Sized>(from: &Bound<K::Owned>, low: &K::Owned) -> bool {
     match from {
         Bound::Unbounded => true,

@@ -7,24 +7,24 @@
 //!                  waypoints -> links of leaves here and there in the list (PM): hints
 //! ```
 //!
-//! A paper contributes a [`LeafLayout`] (bytes, write order, recovery of one leaf) and perhaps a [`Router`]. The tree owns routing, latching, split and merge
-//! order, scans, recovery.
+//! A paper contributes a [`LeafLayout`] (bytes, write order, recovery of one leaf) and perhaps a [`Router`]. The tree owns routing, latching, the order of
+//! splits and merges, scans, recovery.
 //!
 //! Invariants:
-//! 1. the persistent list from the root block holds every leaf once; the ranges `[low, next leaf's low)` ascend and tile the key space, the first low is the
-//!    lowest key;
-//! 2. a leaf in the list is durable as a whole; every leaf that the router knows is in the list, or latched;
-//! 3. the range of a leaf changes only under its latch; the latch of a leaf that was taken out of the list says *obsolete* for ever;
-//! 4. a leaf changes only under its latch, and the latch is free only when everything in the leaf is durable: so what a reader has read between two equal
-//!    versions of the latch cannot be taken back by a crash (durable linearizability), and nobody depends on it who could be told otherwise. But for
-//!    what was written for a caller who fences behind it (`batch.rs`).
+//! 1. The persistent list from the root block holds every leaf once. The ranges `[low, next leaf's low)` ascend and tile the key space; the first low is the
+//!    lowest key.
+//! 2. A leaf in the list is durable as a whole. Every leaf that the router knows is in the list, or latched.
+//! 3. The range of a leaf changes only under its latch. The latch of a leaf that was taken out of the list stays *obsolete* until its place is reused.
+//! 4. A leaf changes only under its latch, and the latch is free only when everything in the leaf is durable. So no crash can take back what a reader has read
+//!    between two equal versions of the latch (durable linearizability), and no thread depends on what a crash could take back. The exception is what was
+//!    written for a caller that fences behind it (`batch.rs`).
 //!
-//! How leaves split and merge is the layout's choice among the [`structure`]s: replaced by new ones (Isle-Tree, NV-Tree), or divided in their place (LB+-Tree,
-//! FPTree, wB+-Tree).
+//! How leaves split and merge is the layout's choice among the [`structure`]s: they are replaced by new ones (Isle-Tree, NV-Tree), or divided in place
+//! (LB+-Tree, FPTree, wB+-Tree).
 //!
-//! Recovery walks the list, from many of its leaves at once (`waypoints.rs`), then repairs each leaf on its own, by several threads, and builds the router from
+//! Recovery walks the list, from many of its leaves at once (`waypoints.rs`), then several threads repair the leaves, each on its own. The router is built from
 //! the low fences or, where leaves keep none, from the keys that are there. All reads of the list are bounded by the number of leaves that the pool could hold,
-//! so a cycle ends in an error. A tree that was closed (`image.rs`) before its pool was is opened without reading a leaf.
+//! so a cycle ends in an error. If a tree was closed (`image.rs`) before its pool, opening it reads no leaf.
 
 pub mod leaf;
 pub mod log;
@@ -69,7 +69,7 @@ resident! {
         logs: Word,
         /// Link of the [image]; 0 while the tree is open.
         image: Word,
-        /// Link of the [waypoints]; 0 in a tree that was made when there were none.
+        /// Link of the [waypoints]; 0 in a tree from before they existed.
         waypoints: Word,
         reserved: [Word; 4],
     }
@@ -91,7 +91,7 @@ pub struct Selective<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium>
     _key: PhantomData<fn(&K, L)>,
 }
 
-/// The latch of the leaf whose link is to change; none for the link in the root block, which belongs to whoever has latched the first leaf.
+/// The latch of the leaf whose link is to change; `None` for the link in the root block, which belongs to the thread that has latched the first leaf.
 struct Before<'a>(Option<Locked<'a>>);
 
 impl Before<'_> {
@@ -102,7 +102,7 @@ impl Before<'_> {
     }
 }
 
-/// What a write is to do about a key that is there, or is not.
+/// Whether a write acts on a key that is absent, present, or both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     Absent,
@@ -111,7 +111,7 @@ pub(crate) enum When {
 }
 
 impl When {
-    /// Whether something is to be done about a key, as it is there or not.
+    /// Whether the write acts on a key, given whether the key is there.
     #[inline(always)]
     pub(crate) fn concerns(self, is_there: bool) -> bool {
         match self {
@@ -123,7 +123,7 @@ impl When {
 }
 
 impl Write {
-    /// The value it sets, and when; nothing for a removal.
+    /// The value it sets, and when; `None` for a removal.
     #[inline(always)]
     pub(crate) fn sets(self) -> Option<(NonZeroU64, When)> {
         match self {
@@ -143,7 +143,7 @@ struct Reached<'a, L> {
     version: u64,
 }
 
-/// Where a key is in its leaf, and its value; and the leaf, latched, if there is something to be done.
+/// The slot and value of a key in its leaf; and the leaf, latched, if the write acts on it.
 type Sought<'a, L> = (Option<(usize, NonZeroU64)>, Option<Held<'a, L>>);
 
 /// A latched leaf.
@@ -176,7 +176,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         Ok(Reached { way, leaf, latch, version })
     }
 
-    /// Reads the leaf of `target` until nobody has disturbed. What `read` concludes from a disturbed leaf, errors included, is thrown away.
+    /// Reads the leaf of `target` until no other thread has disturbed it. What `read` concludes from a disturbed leaf, errors included, is discarded.
     #[inline(always)]
     fn read<T>(&self, target: Target<'_, K>, mut start: Option<Route>, mut read: impl FnMut(&L, &Way<'_>) -> Result<T, Restart>) -> T {
         let mut attempts = 0;
@@ -231,8 +231,8 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         })
     }
 
-    /// Finds `key`, and latches its leaf if `concerns` whether it is there. The leaf is searched first: what comes before the locked instruction runs under the
-    /// fence of the operation before. What was found stands, since the latch is taken at the version that was read before.
+    /// Finds `key`, and latches its leaf if `concerns` holds for whether the key is there. The leaf is searched first, since what precedes the locked
+    /// instruction can overlap with the fence of the previous operation. The result stands, since the latch is taken at the version that was read before.
     #[inline(always)]
     fn seek(&self, key: &K, concerns: impl Fn(bool) -> bool) -> Result<Result<Sought<'_, L>, Error>, Restart> {
         if let Some(held) = self.router.transaction(|| self.hold_within(key)) {
@@ -260,7 +260,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
     }
 
-    /// Finds the ways to several keys, and asks for all the memory on them. Nothing is promised: a way may be missing, or out of date.
+    /// Finds the ways to several keys, and prefetches all the memory on them. A hint: a way may be missing, or out of date.
     fn approach(&self, keys: &[&K], routes: &mut [Option<Route>]) {
         self.router.find_many(keys, routes);
         for route in routes.iter().flatten() {
@@ -300,14 +300,14 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
     }
 
-    /// Makes room for a change; whether it has been made on the way. If not, it is to be tried again.
+    /// Makes room for a change. Returns whether the change was made on the way; if not, it must be retried.
     #[cold]
     fn make_room(&self, pending: Pending<'_, K>, held: Held<'_, L>, patience: &mut Patience) -> Result<bool, Error> {
         match L::Structure::make_room(self, pending, held)? {
             Room::Made => Ok(false),
             Room::Applied => Ok(true),
             Room::Prevented => {
-                // Who has the leaf before may be changing it too, or may have been put to sleep.
+                // The holder of the leaf before may be changing it too, or may be suspended.
                 patience.wait();
                 Ok(false)
             }
@@ -353,7 +353,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 
     fn compact_if_sparse(&self) {
-        // Who has compacted the router looks for what has neighbours now, for all.
+        // The thread that has compacted the router merges leaves that have neighbours now, for all.
         if self.router.is_sparse() && self.router.compact() {
             self.merge_empty();
         }
@@ -391,7 +391,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         self.pool.get(self.root).expect("the root block was checked when the tree was opened")
     }
 
-    /// Finds a separator of the halves of what is in the leaf of `key`, which is latched, or is to be there. `entries` ascend.
+    /// Finds a separator for the halves of the entries that are, or are to be, in the latched leaf of `key`. `entries` ascend.
     fn halve(&self, key: &K, leaf: &L, entries: Vec<Entry>) -> Result<Halved<K>, Error> {
         if entries.len() < 2 {
             return Err(self.damage(leaf, "a full leaf with fewer entries than it counts"));
@@ -416,14 +416,14 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         Ok((fences, separator))
     }
 
-    /// Looks at a latched leaf that is about to be given up, or divided: who believes it then would write elsewhere what it says, and no damage would be found
-    /// any more. As at opening, which reads few records, and stores nothing where nothing is wrong.
+    /// Checks a latched leaf that is about to be given up, or divided: otherwise its damage would be copied elsewhere, and never be found. The check is that of
+    /// the opening, which reads few records, and stores nothing if nothing is wrong.
     fn examine(&self, leaf: &L) -> Result<(), Error> {
         leaf.recover(&self.pool)?;
         if K::WHOLE || !L::Structure::FENCED {
             return Ok(());
         }
-        // What all heads leave out is not looked at there, and a copy would leave out something else.
+        // The opening does not check the bytes that all heads leave out, and a copy would leave out others.
         let mut entries = Vec::with_capacity(L::CAPACITY);
         leaf.entries(&mut entries);
         match entries.first() {
@@ -438,13 +438,13 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), what).into()
     }
 
-    /// Latches a leaf, if nobody is in the way.
+    /// Latches a leaf, if no other thread is in the way.
     fn try_hold(&self, off: u64) -> Result<Held<'_, L>, Restart> {
         let (leaf, latch) = self.leaf(off)?;
         Ok(Held { off, leaf, lock: latch.try_lock()? })
     }
 
-    /// Latches two neighbours, if nobody is in the way.
+    /// Latches two neighbours, if no other thread is in the way.
     fn hold_both(&self, leaves: [u64; 2]) -> Result<[Held<'_, L>; 2], Restart> {
         let left = self.try_hold(leaves[0])?;
         match self.try_hold(leaves[1]) {

@@ -1,9 +1,9 @@
-//! Shifts of entries in persistent memory that a crash may interrupt: those of a line of Isle-Tree, and of a node of FAST-FAIR.
+//! Shifts of entries in persistent memory that a crash may interrupt: in a line of Isle-Tree, and in a node of FAST-FAIR.
 //!
-//! Entries ascend from the first slot on. A shift copies them word by word, so a crash can leave a pair of neighbours of which one is a copy. *Which* one must
-//! show, whatever the user's values are. One of the two words of an entry is unique among its neighbours, its identity: for `u64` keys the head, for byte
-//! strings the value (the link of the key's own record, or of a child). The stores are ordered so that **of two neighbours with equal identities the right one
-//! counts**:
+//! Entries ascend from the first slot on. A shift copies them word by word, so a crash can leave two neighbours of which one is a copy. It must be recognizable
+//! *which* one, whatever the user's values are. One of the two words of an entry is unique among its neighbours, its identity: for `u64` keys the head, for
+//! byte strings the value (the link of the key's own record, or of a child). The stores are ordered so that **of two neighbours with equal identities the right
+//! one counts**:
 //!
 //! | step of | identity = head | identity = value |
 //! |---|---|---|
@@ -29,20 +29,20 @@ pub(crate) enum First {
 }
 
 impl First {
-    /// Into a slot that entries are shifted away from to the right, or from the end of them.
+    /// For a slot from which entries are shifted to the right, or one at their end.
     #[inline(always)]
     pub(crate) const fn to_the_right<K: Key + ?Sized>(is_vacant: bool) -> Self {
         if K::WHOLE && !is_vacant { Self::Value } else { Self::Head }
     }
 
-    /// Into a slot whose entry goes, or has gone to the left.
+    /// For a slot whose entry is removed, or has moved to the left.
     #[inline(always)]
     pub(crate) const fn to_the_left<K: Key + ?Sized>() -> Self {
         if K::WHOLE { Self::Head } else { Self::Value }
     }
 }
 
-/// Whether two neighbours have the same identity: the left one is a copy, or what has become of one.
+/// Whether two neighbours have the same identity: then the left one is a copy, or the remains of one.
 pub(crate) fn are_one<K: Key + ?Sized>(left: &[Word; 2], right: &[Word; 2]) -> bool {
     let identity = if K::WHOLE { HEAD } else { VALUE };
     left[identity].get() == right[identity].get()

@@ -1,4 +1,4 @@
-//! A divided skip list: its lowest level is a linked list in persistent memory, and what leads there is in DRAM (the baseline of J. Liu, S. Chen and L. Wang,
+//! A divided skip list: its lowest level is a linked list in persistent memory; the levels above are in DRAM (the baseline of J. Liu, S. Chen and L. Wang,
 //! "LB+-Trees: Optimizing Persistent Index Performance on 3DXPoint Memory", PVLDB 13(7), 2020; W. Pugh, "Skip Lists: A Probabilistic Alternative to Balanced
 //! Trees", CACM 33(6), 1990).
 //!
@@ -9,7 +9,8 @@
 //! level 0     root -> n -> n --> n ----> n -------> n -> n -> n ----> n        persistent
 //! ```
 //!
-//! A node has one entry, and every fourth a tower above it, of one more level every fourth time. The root block links the first node; a node is
+//! A node has one entry. Every fourth node has a tower above it, and every fourth tower of a level one more level. The root block links the first node; a node
+//! is
 //!
 //! | byte | word |
 //! |---|---|
@@ -17,41 +18,43 @@
 //! | 8 | head of the key |
 //! | 16 | value |
 //!
-//! in a block of 32 bytes, so no node lies in two lines. A tower is one line: its latch, its node, the head of that node's key, and a number of the next tower
+//! in a block of 32 bytes, so no node spans two lines. A tower is one line: its latch, its node, the head of that node's key, and the number of the next tower
 //! on each of its levels.
 //!
-//! 1. the list holds every entry once, in the order of the keys; nothing else persists;
-//! 2. the *segment* of a tower are the nodes from its own to the one before the next tower's; that of the head begins with the first node. The latch of a tower
-//!    guards the words by which its segment hangs together, the values in it, and which tower is next on each level;
-//! 3. a latch is free only when all that it guards is durable: so what a reader has read between two equal versions cannot be taken back by a crash (durable
-//!    linearizability), and who inserts behind an entry knows that a crash leaves it;
-//! 4. whoever has the latch of a tower tries for those of towers to the left, and begins to look for them again where they are taken: he does not wait for one
-//!    that he found by a number which is out of date.
+//! 1. The list holds every entry once, in the order of the keys; nothing else persists.
+//! 2. The *segment* of a tower consists of the nodes from its own to the one before the next tower's; the head's segment begins with the first node. The latch
+//!    of a tower guards the words that link its segment, the values in it, and which tower is next on each level.
+//! 3. A latch is free only when all that it guards is durable. So no crash can take back what a reader has read between two equal versions (durable
+//!    linearizability), and a thread that inserts behind an entry knows that the entry survives a crash.
+//! 4. A thread that holds the latch of a tower only tries for latches of towers to the left, and searches for them again if they are taken: it does not wait
+//!    for a tower that it found by a stale number.
 //!
 //! # Changes, in the segment of a latched tower
 //!
-//! - **Insert**: 1. a node, with the next one in it; flush, fence. A crash forgets it: nobody can reach it. 2. The word that leads there := the node; flush,
-//!   fence. 3. If the node is to have a tower, that becomes the next one of the latched tower, which ends the segment there; then, with its own latch alone,
-//!   of a tower on each level above.
+//! - **Insert**: 1. A node that links the next one; flush, fence. A crash forgets it: it is unreachable. 2. The word that leads there := the node; flush,
+//!   fence. 3. If the node is to have a tower, that becomes the next one of the latched tower, which ends the segment there; then, on each level above, the
+//!   next one of a tower there, with only that tower's latch and its own held.
 //! - **Update**: the value; flush, fence.
-//! - **Removal**: the word that leads to the node := the next one; flush, fence. Then the node may be used again. A node with a tower is led to by the segment
-//!   before: its tower is latched, and taken away on each level from the top down; at last the tower before it is latched, too, whose segment goes on with what
-//!   is left.
+//! - **Removal**: the word that leads to the node := the next one; flush, fence. Then the node may be reused. A node with a tower is linked from the segment
+//!   before: its tower is latched, and removed on each level from the top down; finally the tower before it is latched, too, whose segment continues with the
+//!   rest.
 //! - **Relocation**: a copy of a node; flush, fence. The word that leads to the node := the copy; flush, fence.
 //! - **Bulk load**: all nodes, one fence; then the root block leads to the first.
 //!
-//! Each is one word for a crash: before it is durable all is as before, afterwards nothing is missing. What nobody reaches then is free memory. Whether a node
-//! has a tower, and how high, is drawn from where it lies, when it is new and when the list is opened: as good as dice, and threads do not meet in it.
+//! For a crash, each change is one word: before it is durable all is as before, afterwards nothing is missing. Nodes that are then unreachable are free memory.
+//! Whether a node has a tower, and how high, is a hash of its offset, computed when the node is new and when the list is opened: as good as random, and without
+//! contention.
 //!
 //! # Readers
 //!
-//! They take no lock. What leads them down is believed only at the end, where a tower was alive and not beyond the key, and the next one was, at one version of
-//! its latch: whatever way has led there, the key belongs to that segment. The same holds for the tower that comes before one on a level above.
+//! Readers take no lock. They trust the way down only at its end, where a tower was alive and not beyond the key, and the next tower was beyond it, at one
+//! version of the former's latch: whatever way has led there, the key belongs to that segment. The same holds for the tower that comes before one on a level
+//! above.
 //!
 //! # What is ours
 //!
-//! The paper says how the list is divided, and no more. Lists without latches mark links of entries that are deleted before they are unlinked, and keep readers
-//! from what a crash takes back by a flush of the link that led there. With latches of segments there is nothing in between, for recovery to take away.
+//! The paper says how the list is divided, and no more. Latch-free lists mark links of deleted entries before these are unlinked; their readers flush the link
+//! that led to an entry, so that no crash takes back what they return. With latches of segments there are no intermediate states for recovery to repair.
 
 mod open;
 mod relocate;
@@ -85,9 +88,9 @@ resident! {
     struct ListRoot {
         /// Link of the first node.
         first: Word,
-        /// Link of the [image](crate::image), which tells how many keys there are; 0 while the list is open.
+        /// Link of the [image](crate::image), which holds the number of keys; 0 while the list is open.
         image: Word,
-        /// [`FORM`], or [`MISCOUNTED`]: a root block of zeroes is no empty list.
+        /// [`FORM`], or [`MISCOUNTED`]. A root block of zeroes is not an empty list.
         form: Word,
         reserved: [Word; 5],
     }
@@ -102,31 +105,31 @@ resident! {
     }
 }
 
-/// That it is a list of nodes as above.
+/// A list of nodes as described above.
 const FORM: u64 = 1;
-/// That it was found to have other entries than when it was closed, and is not to be opened.
+/// A list that was found to have other entries than when it was closed, and must not be opened.
 const MISCOUNTED: u64 = 2;
-/// Size of the block of a node, and what its offset is a multiple of.
+/// Size of the block of a node; its offset is a multiple of this.
 const NODE: u64 = 32;
-/// Levels of towers; what is left of a line. In a list of many times 4^10 nodes, searches begin with more steps on the highest.
+/// Levels of towers: as many as fit in the line. In a list of many times 4^10 nodes, searches begin with more steps on the highest level.
 const LEVELS: usize = 10;
 /// The tower that leads to the first node, and has no key.
 const HEAD: u32 = 0;
-/// Entries that a scan gathers at once, if there are as many: segments are short.
+/// Entries that a scan collects at once, if there are as many: segments are short.
 const GATHERED: usize = 32;
-/// So many nodes are followed before it is looked whether they are still those of a segment.
+/// Number of nodes followed before checking whether they still belong to the segment.
 const STEPS: usize = 64;
 
-/// See the module documentation. All zeroes, it does not live.
+/// See the module documentation. All zeroes: it does not live.
 #[derive(Zeroable)]
 #[repr(C, align(64))]
 struct Tower {
     latch: Latch,
-    /// Of the key of its node.
+    /// The head of the key of its node.
     head: AtomicU64,
-    /// Where its node lies, in bytes, and in what is 0 of that, the number of its levels.
+    /// The offset of its node in bytes; the low bits, which are 0 in that, hold its number of levels.
     node: AtomicU64,
-    /// By level; 0 at the end, the head being behind none.
+    /// By level; 0 at the end, since the head is behind no tower.
     next: [AtomicU32; LEVELS],
 }
 
@@ -151,7 +154,7 @@ struct Reached<'a> {
     version: u64,
 }
 
-/// A node, and the word of its segment that leads to it: none does to the first of a tower.
+/// A node, and the word of its segment that leads to it; `None` for the first node of a tower.
 struct Place<'a> {
     slot: Option<&'a Word>,
     off: Off<Node>,
@@ -164,13 +167,13 @@ enum Found<'a> {
     Gap(&'a Word),
 }
 
-/// See the module documentation. Of 2^`RARE` nodes one has a tower.
+/// See the module documentation. One of 2^`RARE` nodes has a tower.
 pub(crate) struct Skip<K: Key + ?Sized, M: Medium, const RARE: u32> {
     pool: Arc<Pool<M>>,
     root: Off<ListRoot>,
     towers: Arena<Tower, 64>,
     numbers: Numbers,
-    /// Levels that any tower has had: where searches begin.
+    /// The most levels that any tower has had: searches begin there.
     levels: AtomicUsize,
     keys: Counter,
     _key: PhantomData<fn(&K)>,
@@ -179,7 +182,7 @@ pub(crate) struct Skip<K: Key + ?Sized, M: Medium, const RARE: u32> {
 /// The nodes of a segment, or of a list.
 struct Segment<'a, M: Medium> {
     pool: &'a Pool<M>,
-    /// Most nodes that may come: more are a list that leads to itself.
+    /// Most nodes that may follow; more mean that the list leads to itself.
     left: usize,
     first: Option<Off<Node>>,
     /// The word that leads to the next one.
@@ -254,13 +257,13 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         self.pool.get(self.root).expect("the root block was checked when the list was opened")
     }
 
-    /// A tower by a number that was handed out.
+    /// A tower by a number that was given out.
     #[inline(always)]
     fn tower(&self, number: u32) -> &Tower {
         self.towers.get(number as usize).expect("a number of a tower was handed out with the tower")
     }
 
-    /// The tower behind one, on a level.
+    /// The next tower on a level.
     #[inline(always)]
     fn next(&self, tower: &Tower, level: usize) -> Option<(u32, &Tower)> {
         match tower.next[level].load(Acquire) {
@@ -279,7 +282,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         }
     }
 
-    /// Levels of the tower of a node that is new there: none, mostly.
+    /// Levels of the tower of a node at this offset: mostly none.
     fn levels_of(off: Off<Node>) -> usize {
         // The finalizer of SplitMix64.
         let mixed = (off.bytes() ^ off.bytes() >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -287,7 +290,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         ((mixed ^ mixed >> 31).trailing_zeros() / RARE).min(LEVELS as u32) as usize
     }
 
-    /// Whether a tower, which need not live, comes before what is sought, or is where it begins.
+    /// Whether a tower, which may be dead, comes before the target, or begins with it.
     #[inline(always)]
     fn leads(&self, tower: &Tower, target: Target<'_, K>) -> Result<bool, Stop> {
         let (key, or_equal) = match target {
@@ -302,7 +305,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         Ok(order == Order::Greater || or_equal && order == Order::Equal)
     }
 
-    /// Compares a key with that of a tower, which need not live, by its record. Whoever asks is pinned.
+    /// Compares a key with that of a tower, which may be dead, by its record. The caller is pinned.
     fn compare(&self, tower: &Tower, key: &K) -> Result<Order, Stop> {
         let (head, off) = (tower.head.load(Relaxed), tower.node());
         match value_at(&self.pool, off).and_then(|value| key.compare(&self.pool, 0, head, value)) {
@@ -312,7 +315,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         }
     }
 
-    /// The last tower of a level that leads to a target, at a version at which it was. Waits for nobody.
+    /// The last tower of a level that leads to a target, at a version at which it was. Waits for no other thread.
     #[inline(always)]
     fn reach(&self, target: Target<'_, K>, level: usize) -> Result<Reached<'_>, Stop> {
         let (mut number, mut tower, mut beyond) = (HEAD, self.tower(HEAD), HEAD);
@@ -328,7 +331,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         loop {
             let version = tower.latch.try_read()?;
             if number != HEAD && (tower.levels() <= level || !self.leads(tower, target)?) {
-                // Another one, in another life.
+                // Another tower, in another life.
                 return Err(Stop::Restart);
             }
             match self.next(tower, level) {
@@ -341,7 +344,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         }
     }
 
-    /// What was concluded from a segment, if nothing of it has changed since it was reached.
+    /// Returns what was concluded from a segment, if nothing of it has changed since it was reached.
     #[inline(always)]
     fn settled<T>(&self, reached: &Reached<'_>, conclusion: Result<T, Error>) -> Result<T, Stop> {
         reached.tower.latch.validate_unappended(reached.version)?;
@@ -405,7 +408,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         })
     }
 
-    /// Writes a node that nobody can reach.
+    /// Writes a node that is not reachable yet.
     fn fill(&self, node: &Node, next: u64, Entry { head, value }: Entry) {
         self.pool.store(&node.next, next, Relaxed);
         self.pool.store(&node.head, head, Relaxed);
@@ -428,7 +431,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         drop(lock);
         self.levels.fetch_max(levels, Relaxed);
         for level in 1..levels {
-            // Damage that is met on the way is for others to tell of: this is as good as done.
+            // Damage on the way is left for others to report: the insert is as good as done.
             let linked = self.beside(key, level, |left| {
                 tower.next[level].store(left.next[level].load(Relaxed), Relaxed);
                 left.next[level].store(number, Release);
@@ -442,7 +445,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         drop(own);
     }
 
-    /// Changes, under its latch, the last tower of a level below a key, to whose tower the caller has the latch.
+    /// Changes, under its latch, the last tower of a level below a key. The caller holds the latch of the key's tower.
     fn beside(&self, key: &K, level: usize, change: impl Fn(&Tower) -> Result<(), Error>) -> Result<(), Error> {
         self.retry(|| {
             let Reached { tower, version, .. } = self.reach(Target::Below(key), level)?;
@@ -470,13 +473,13 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         })
     }
 
-    /// Takes a node away to which a word of a latched segment leads.
+    /// Unlinks a node to which a word of a latched segment leads.
     fn unlink(&self, slot: &Word, place: &Place<'_>) {
         self.pool.store(slot, place.node.next.get(), Release);
         self.pool.persist(slot);
     }
 
-    /// Takes away a latched tower, and its node.
+    /// Removes a latched tower, and its node.
     #[cold]
     fn take_first(&self, key: &K, reached: &Reached<'_>, lock: Locked<'_>, place: &Place<'_>) -> Result<(), Error> {
         let Reached { number, tower, .. } = *reached;
@@ -500,7 +503,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         Ok(())
     }
 
-    /// Latches the tower before a latched one, and finds the word in its segment that leads to the node of that.
+    /// Latches the tower before a latched one, and finds the word in its segment that leads to the node of the latter.
     fn hold_before(&self, key: &K, reached: &Reached<'_>, place: &Place<'_>) -> Result<(&Tower, Locked<'_>, &Word), Error> {
         self.retry(|| {
             let left = self.reach(Target::Below(key), 0)?;
@@ -517,7 +520,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         })
     }
 
-    /// The key at which the segment of a tower begins. Its head is that by which searches go.
+    /// The key at which the segment of a tower begins. Its head is the one that searches use.
     fn low(&self, number: u32, tower: &Tower) -> Result<K::Owned, Error> {
         let mut key = K::LOWEST.to_owned();
         if number != HEAD {
@@ -531,14 +534,14 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         Ok(key)
     }
 
-    /// Where the segment of a tower ends: above the key that has led to it, if one has.
+    /// The end of the segment of a tower. It must be above `key`, the key that has led there, if any.
     fn high(&self, tower: &Tower, key: Option<&K>) -> Result<Option<K::Owned>, Error> {
         let Some((number, next)) = self.next(tower, 0) else { return Ok(None) };
         let high = self.low(number, next)?;
         if key.is_none_or(|key| *high.borrow() > *key) { Ok(Some(high)) } else { Err(damage(next.node(), DISORDER)) }
     }
 
-    /// The bound with which a scan goes on behind the segment of a tower, which is beyond the one that it has come from.
+    /// The bound with which a scan continues behind the segment of a tower. It must be beyond `from`, so that the scan advances.
     fn behind(&self, reached: &Reached<'_>, from: &Bound<K::Owned>, direction: Direction) -> Result<Option<Bound<K::Owned>>, Error> {
         if direction == Direction::Forward {
             let key = match from {
@@ -554,7 +557,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         }
     }
 
-    /// The entries of the segment with which a scan begins or goes on, and if it goes upwards, of some behind it, and what comes then.
+    /// The entries of the segment with which a scan begins or continues; if the scan goes upwards, also of some segments behind it; and the bound for the rest.
     fn read(&self, from: &Bound<K::Owned>, direction: Direction, entries: &mut Vec<Entry>) -> Result<Option<Bound<K::Owned>>, Stop> {
         entries.clear();
         let mut reached = self.reach(scan_target::<K>(from, direction), 0)?;
@@ -645,12 +648,12 @@ mod tests {
         List::open(&list.pool, "list", "skip", &Recovery { reach: None, trace: None, threads: 2 })
     }
 
-    /// Towers on a level.
+    /// Number of towers on a level.
     fn towers(list: &List, level: usize) -> usize {
         std::iter::successors(list.next(list.tower(HEAD), level), |(_, tower)| list.next(tower, level)).count()
     }
 
-    /// One node in four has a tower, and of these one in four another level; they go with their nodes, and are there again when the list is opened.
+    /// One node in four has a tower, and one in four of these another level. Towers disappear with their nodes, and are the same when the list is opened again.
     #[test]
     fn towers_come_and_go_with_nodes() {
         let list = filled(20_000);
@@ -665,7 +668,7 @@ mod tests {
         assert_eq!(list.root().first.get(), 0);
     }
 
-    /// A list that comes back to one of its nodes, or leads to what none can be, is not followed for ever.
+    /// A list that returns to one of its nodes, or leads to an impossible one, is not followed forever.
     #[test]
     fn a_list_that_is_none_is_damage() {
         let list = filled(100);
@@ -681,7 +684,7 @@ mod tests {
         assert_eq!(opened(&list).unwrap().check().unwrap().keys, 100);
     }
 
-    /// The first opening takes the count with it.
+    /// The first opening takes the count away.
     #[test]
     fn a_list_that_has_lost_its_end_was_opened_the_second_time() {
         let list = filled(100);

@@ -1,9 +1,10 @@
 //! Byte strings in DRAM that optimistic readers may read while they change.
 //!
-//! A string is its length and its bytes, in atomic words of an [`Arena`], named by the number of its first word. A reader that comes too late finds some other
-//! string there, or a mixture, and its version check finds out. Number 0 is the empty string.
+//! A string is its length and its bytes, in atomic words of an [`Arena`], named by the number of its first word. A late reader finds another string there, or a
+//! mixture, and its version check detects that. Number 0 is the empty string.
 //!
-//! A string takes a power of two of words, or one and a quarter, a half or three quarters of it: those of a size serve each other when they are given back.
+//! A string takes a power of two of words, or one and a quarter, a half or three quarters of it. Strings of equal size reuse each other's place when they are
+//! given back.
 
 use crate::arena::Arena;
 use everleaf_pmem::schedule::{self, atomic::AtomicU64};
@@ -25,7 +26,7 @@ struct Free {
     by_size: HashMap<usize, Vec<u32>>,
 }
 
-/// What a string of so many bytes takes.
+/// The size of a string of `length` bytes.
 fn size_in_words(length: usize) -> usize {
     let size = 1 + length.div_ceil(8);
     size.next_multiple_of(1 << size.ilog2().saturating_sub(2))
@@ -44,7 +45,7 @@ impl Strings {
         let size = size_in_words(bytes.len());
         let number = self.take(size);
         let words = self.rest(number);
-        // Who sees what is stored from here on sees as well that the node which named these words before has changed.
+        // A thread that sees what is stored from here on also sees that the node which named these words before has changed.
         fence(Ordering::Release);
         words[0].store(bytes.len() as u64, Ordering::Relaxed);
         for (word, chunk) in words[1..].iter().zip(bytes.chunks(8)) {
@@ -69,7 +70,7 @@ impl Strings {
         u32::try_from(number).expect("separators of a router take less than 32 GiB")
     }
 
-    /// Gives a string back. Its number may name another one at once.
+    /// Gives a string back. Its number may name another string at once.
     pub(crate) fn remove(&self, number: u32) {
         if number != 0 {
             let size = size_in_words(self.rest(number)[0].load(Ordering::Relaxed) as usize);
@@ -82,7 +83,7 @@ impl Strings {
         self.words.rest_of_chunk(number as usize).unwrap_or(&[])
     }
 
-    /// Length and words of a string; whatever the number, no more words than there are.
+    /// Length and words of a string; for any number, no more words than there are.
     fn string(&self, number: u32) -> (usize, &[AtomicU64]) {
         match self.rest(number) {
             [length, words @ ..] if number != 0 => ((length.load(Ordering::Relaxed) as usize).min(words.len() * 8), words),
@@ -151,7 +152,7 @@ mod tests {
         assert!(out.is_empty());
     }
 
-    /// Prefixes that get longer and longer, of which there are never more than two.
+    /// Prefixes of growing length, never more than two at a time.
     #[test]
     fn strings_of_ever_new_sizes_take_the_place_of_others() {
         let strings = Strings::new();

@@ -1,4 +1,4 @@
-//! The volatile baseline: a B+-tree in DRAM with sorted leaves, on the same router. What persistence costs is measured against it.
+//! The volatile baseline: a B+-tree in DRAM with sorted leaves, on the same router. The cost of persistence is measured against it.
 
 use crate::arena::{Arena, Numbers};
 use crate::counter::Counter;
@@ -74,7 +74,7 @@ impl Leaf {
             count = if below { count - half - 1 } else { half };
         }
         while slot < self.count() && self.heads[slot].load(Relaxed) == head {
-            // A disturbed leaf may show anything; the caller finds out.
+            // A disturbed leaf may show anything; the caller detects that.
             let Some(value) = self.value(slot) else { break };
             match key.compare(pool, skip, head, value)? {
                 Order::Equal => return Ok(Ok(slot)),
@@ -115,7 +115,7 @@ impl Leaf {
         (0..self.count()).filter_map(|slot| Some((self.heads[slot].load(Relaxed), self.value(slot)?))).collect()
     }
 
-    /// Replaces everything. The heads of `entries` leave out `skip` bytes.
+    /// Replaces all entries. The heads of `entries` leave out `skip` bytes.
     fn fill(&self, skip: usize, entries: &[(u64, NonZeroU64)]) {
         for (slot, (head, value)) in entries.iter().enumerate() {
             self.put(slot, *head, value.get());
@@ -205,7 +205,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         Ok(old)
     }
 
-    /// Gives the upper half of a full leaf, whose latch the caller holds, to a new one.
+    /// Moves the upper half of a full leaf, whose latch the caller holds, to a new one.
     #[cold]
     fn split(&self, key: &K, leaf: &Leaf, number: u64) -> Result<(), Error> {
         let Fences { low, high } = self.router.fences_of(key);
@@ -216,13 +216,13 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         K::read(&self.pool, upper[0].0, upper[0].1, &mut above)?;
         let separator = K::separator(below.borrow(), above.borrow());
         if separator.borrow() <= low.borrow() || high.as_ref().is_some_and(|high| separator.borrow() >= high.borrow()) {
-            // The router would send keys elsewhere ever after.
+            // From then on the router would send keys elsewhere.
             let record = Off::<()>::from_link(upper[0].1.get()).map_or(0, Off::bytes);
             return Err(everleaf_pmem::Error::corrupt(record, "a record whose key lies beyond the range of its leaf").into());
         }
         let lower_skip = low.borrow().shared(separator.borrow());
         let upper_skip = separator.borrow().shared_up_to(high.as_ref().map(Borrow::borrow));
-        // A damaged record is found out here, before anything has changed.
+        // A damaged record is detected here, before anything has changed.
         let lower = self.rehead(skip, lower_skip, lower)?;
         let upper = self.rehead(skip, upper_skip, upper)?;
         let (right_number, right) = self.take();
@@ -240,7 +240,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         entries.iter().map(|&(old, value)| Ok((head(old, value)?, value))).collect()
     }
 
-    /// Moves a leaf into its left neighbour, if that is worth it and nobody is in the way.
+    /// Moves a leaf into its left neighbour, if that is worth it and no other thread is in the way.
     #[cold]
     fn merge(&self, key: &K) -> Result<(), Restart> {
         let Some(pair) = self.router.neighbours(key)? else { return Ok(()) };
@@ -319,7 +319,7 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Tree<K, M> {
         if self.keys.get() != 0 {
             return Err(Error::NotEmpty { keys: self.keys.get() });
         }
-        // Gathered first, so that an error leaves the index as it was.
+        // Collected first, so that an error leaves the index as it was.
         let entries = ascending::<K>(entries)?;
         entries.into_iter().try_for_each(|(key, value)| self.insert(key.borrow(), value).map(|_| ()))
     }

@@ -1,4 +1,4 @@
-//! Pools that nobody has written in good faith: there is an error, never a panic or an endless loop.
+//! Pools that were not written in good faith: there is an error, never a panic or an endless loop.
 
 use everleaf_index::record::Record;
 use everleaf_index::{Error, FILL, OrderedIndex, Recovery, registry};
@@ -34,7 +34,7 @@ fn three_leaves(pool: &Arc<Pool>) -> (Box<dyn OrderedIndex<u64>>, u64, Vec<u64>)
             Ok(())
         })
         .unwrap();
-    // The root block, that of the waypoints, which is as large as a leaf, and the leaves.
+    // The root block, then that of the waypoints, which is as large as a leaf, and the leaves.
     assert_eq!(blocks[1..].iter().map(|block| block.1).collect::<Vec<_>>(), [LEAF; 4]);
     (index, blocks[0].0, blocks[2..].iter().map(|block| block.0).collect())
 }
@@ -67,12 +67,12 @@ fn leaves_that_overlap_are_refused() {
     pool.store(&pool.words(Off::<Word>::new(root), 1).unwrap()[0], Off::<Word>::new(first).link(), Relaxed);
     let refused = open(&pool).map(|index| index.stats()).unwrap_err();
     assert!(refused.to_string().contains("reaches into another"), "{refused}");
-    // A leaf under the root block is no better.
+    // A leaf in the place of the root block is refused, too.
     pool.store(&header[0], Off::<Word>::new(root).link(), Relaxed);
     assert!(open(&pool).is_err());
 }
 
-/// The separator of such a leaf would not lie between its fences, and the router would send keys elsewhere ever after.
+/// The separator of such a leaf would not lie between its fences, and the router would misdirect keys from then on.
 #[test]
 fn a_leaf_with_keys_beyond_its_range_is_not_split() {
     let pool = pool();
@@ -89,7 +89,7 @@ fn a_leaf_with_keys_beyond_its_range_is_not_split() {
     assert_eq!(index.insert(&1, value(1)).unwrap(), None, "other leaves go on");
 }
 
-/// A split that waited until its leaf is linked by the one before would wait for ever.
+/// A split that waited until the leaf before links its leaf would wait for ever.
 #[test]
 fn a_leaf_that_is_not_linked_is_not_split() {
     let pool = pool();
@@ -101,8 +101,8 @@ fn a_leaf_that_is_not_linked_is_not_split() {
     assert_eq!(index.get(&low).unwrap(), Some(value(CAPACITY * 3 / 4)));
 }
 
-/// Counters are repaired when a tree is recovered. What damages them later, or while it is closed, must not lead a change out of its line, nor over an entry:
-/// one that was not counted was written over by the next insert, and lost by a removal beside it.
+/// Counters are repaired when a tree is recovered. If they are damaged later, or while it is closed, no change may leave its line or overwrite an entry: one
+/// that was not counted was overwritten by the next insert, and lost by a removal beside it.
 #[test]
 fn a_line_that_is_not_counted_right_is_not_changed() {
     let pool = pool();
@@ -114,7 +114,7 @@ fn a_line_that_is_not_counted_right_is_not_changed() {
     for counter in [0, 1, 2, 4, 5, 0xff] {
         pool.store(word, word.get() & !0xff | counter, Relaxed);
         assert!(index.remove(&0).is_err() && index.remove(&10).is_err() && index.remove(&30).is_err(), "{counter}");
-        // The first line with room, as it says. One that says that it has none is passed over.
+        // An insert takes the first line with room by its counter, and passes over one that is full by its counter.
         let inserted = index.insert(&(11 + counter % 8), value(11));
         assert_eq!(inserted.is_err(), counter < 4, "{counter}: {inserted:?}");
         assert!([0, 10, 30].iter().all(|key| index.get(key).unwrap() == Some(value(key / 10))), "{counter}");
@@ -124,7 +124,7 @@ fn a_line_that_is_not_counted_right_is_not_changed() {
     open(&pool).unwrap().check().unwrap();
 }
 
-/// Those behind it, which nothing is wrong with, were in no list any more.
+/// The leaves behind it, which are sound, were in no list any more.
 #[test]
 fn a_leaf_that_has_become_zeroes_is_not_loaded() {
     let pool = pool();
@@ -136,8 +136,8 @@ fn a_leaf_that_has_become_zeroes_is_not_loaded() {
     assert!((low..high).all(|n| index.get(&(n * 10)).unwrap() == Some(value(n))));
 }
 
-/// Whatever index it is of which nothing is left but the root block, it is not taken for an empty one while it is open; nor is a tree of which every node
-/// persists whose top was lost while it was closed.
+/// An open index of which nothing is left but the root block is not taken for an empty one, whatever its kind. Nor is a tree of which every node persists, if
+/// its top was lost while it was closed.
 #[test]
 fn what_has_become_zeroes_is_not_empty() {
     let clear = |pool: &Pool, (off, size): (u64, usize)| {
@@ -176,7 +176,7 @@ fn what_has_become_zeroes_is_not_empty() {
     }
 }
 
-/// It was loaded over what was there.
+/// The load replaced what was there.
 #[test]
 fn a_leaf_that_seems_to_be_empty_is_not_loaded() {
     let pool = pool();
@@ -197,7 +197,7 @@ fn a_leaf_that_seems_to_be_empty_is_not_loaded() {
     index.check().unwrap();
 }
 
-/// The new tree has a leaf before it has a name; without one it must not keep it.
+/// The new tree has a leaf before it has a name. If it gets none, it must not keep the leaf.
 #[test]
 fn a_name_that_is_taken_costs_no_leaf() {
     let pool = pool();
@@ -224,7 +224,7 @@ fn the_baseline_does_not_split_by_damaged_records() {
             index.upsert(key(n).as_bytes(), link).map(|_| link)
         };
         let links: Vec<NonZeroU64> = (0..40).map(|n| put(n * 10).unwrap()).collect();
-        // Of the upper leaf, whose split is due: no length, no bytes, or those of another key.
+        // The records of the upper leaf, whose split is due, get no length, no bytes, or the bytes of another key.
         for link in &links[20..] {
             let record = pool.words(Off::<Word>::from_link(link.get()).unwrap(), 8).unwrap();
             match damage {
@@ -239,7 +239,7 @@ fn the_baseline_does_not_split_by_damaged_records() {
     }
 }
 
-/// What becomes of a leaf whose word that says what counts was damaged while the tree is open.
+/// What happens to a leaf whose word that says what counts was damaged while the tree is open.
 #[derive(Clone, Copy, Debug)]
 enum Around {
     Emptied,
@@ -247,7 +247,7 @@ enum Around {
     Relocated,
 }
 
-/// Entries that such a word hides were lost for good, without a sign, when the leaf was taken out of the list because it looked empty, or was written anew.
+/// Entries that such a word hides were silently lost when the leaf was taken out of the list because it looked empty, or was rewritten.
 #[test]
 fn a_damaged_word_that_says_what_counts_is_noticed_whatever_becomes_of_its_leaf() {
     let has_such = |entry: &everleaf_index::Entry<u64, Hardware>| {
@@ -256,7 +256,7 @@ fn a_damaged_word_that_says_what_counts_is_noticed_whatever_becomes_of_its_leaf(
     let entries = || registry::<u64, Hardware>().into_iter().filter(has_such);
     assert!(entries().count() > 20);
     for entry in entries() {
-        // Of whatever such a word says, its first bits are a part of that.
+        // In every layout, the first bits of such a word are a part of what it says.
         for (bit, around) in (0..16).flat_map(|bit| [Around::Emptied, Around::Filled, Around::Relocated].map(|around| (bit, around))) {
             let pool = pool();
             let index = entry.create(&pool, "t").unwrap();
@@ -273,7 +273,7 @@ fn a_damaged_word_that_says_what_counts_is_noticed_whatever_becomes_of_its_leaf(
                 [if ["circ", "lcb", "cdds"].iter().any(|paper| entry.name.starts_with(paper)) { 3 } else { 0 }];
             pool.store(word, word.get() ^ 1 << bit, Relaxed);
             let keys = 0..count * 10;
-            // What fails has noticed it; what comes behind it must not hide it.
+            // A change that fails has noticed the damage; later ones must not hide it.
             match around {
                 Around::Emptied => keys.step_by(10).for_each(|key| _ = index.remove(&key)),
                 Around::Filled => keys.for_each(|key| _ = index.upsert(&key, value(key))),

@@ -1,4 +1,4 @@
-//! What becomes of leaves: how often they are divided, when they are read, and that none is left behind. The suites are in `everleaf-conformance`.
+//! What happens to leaves: how often they are divided, when they are read, and that none is left behind. The suites are in `everleaf-conformance`.
 
 use everleaf_index::record::Record;
 use everleaf_index::{Direction, FILL, OrderedIndex, Recovery, registry};
@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
 
-/// Whether more come without a division, too: arrays of a radix tree, and nodes of a list.
+/// Whether more come without a division, too: as arrays of a radix tree do, and nodes of a list.
 fn divides_seldom(name: &str) -> bool {
     ["pf", "p-art", "roart", "skip"].iter().any(|other| name.starts_with(other))
 }
 
-/// Where leaves merge, there are no more of them than before, however many were divided.
+/// If leaves merge, there are no more of them than before, however many were divided.
 #[test]
 fn divisions_are_counted_apart_from_merges() {
     const KEYS: u64 = if cfg!(miri) { 500 } else { 5_000 };
@@ -34,7 +34,7 @@ fn divisions_are_counted_apart_from_merges() {
     }
 }
 
-/// Leaves are read when they are touched, by those who touch them and by threads behind them, and the count is right in the end.
+/// Leaves are read when they are touched, by those who touch them and by background threads, and the count is right in the end.
 #[test]
 fn an_index_serves_while_its_leaves_are_read() {
     // More leaves of every size than one thread takes at a time.
@@ -55,7 +55,7 @@ fn an_index_serves_while_its_leaves_are_read() {
                     let index = &*open;
                     scope.spawn(move || {
                         let own = || (thread..KEYS).step_by(3).map(mixed);
-                        // Three of four keys go, so that leaves merge with others that nobody has read, and come back, so that leaves split.
+                        // Three of four keys are removed, so that leaves merge with others that nobody has read, and added again, so that leaves split.
                         for key in own() {
                             assert_eq!(index.get(&key).unwrap(), before);
                             match key % 4 {
@@ -76,7 +76,7 @@ fn an_index_serves_while_its_leaves_are_read() {
                 }
             });
             assert_eq!(open.check().unwrap().keys, KEYS, "{}", entry.name);
-            // Nobody waits for what is still to be read.
+            // Nobody waits for leaves that are still to be read.
             drop(open);
             open = entry.open(&pool, "t", &Recovery { reach: None, trace: None, threads: 3 }).unwrap();
         }
@@ -113,7 +113,7 @@ fn a_queue_does_not_leave_its_leaves_behind() {
     }
 }
 
-/// Each was given another, and nothing gained.
+/// Each was replaced by another one, and nothing was gained.
 #[test]
 fn low_fences_that_are_not_to_leave_stay_when_their_leaves_move() {
     for entry in registry::<[u8], Hardware>().into_iter().filter(|entry| ["isle", "nv"].contains(&entry.name)) {
@@ -126,7 +126,7 @@ fn low_fences_that_are_not_to_leave_stay_when_their_leaves_move() {
         }
         let stats = index.stats();
         let leaf_size = (stats.leaf_bytes / stats.leaves) as usize;
-        // As large as a leaf are also waypoints, which stay.
+        // Waypoints, which stay, are as large as a leaf, too.
         let blocks = || {
             let (mut leaves, mut others) = (BTreeSet::new(), BTreeSet::new());
             let mut note = |off, size| {
@@ -147,7 +147,7 @@ fn low_fences_that_are_not_to_leave_stay_when_their_leaves_move() {
     }
 }
 
-/// What is empty can be loaded in bulk, whatever it held before.
+/// An empty index can be loaded in bulk, whatever it held before.
 #[test]
 fn an_index_that_was_emptied_is_loaded_like_a_new_one() {
     for entry in registry::<u64, Hardware>() {

@@ -8,33 +8,34 @@
 //! target       offset of the word | old value | new value
 //! ```
 //!
-//! 1. The descriptor is written and made durable. A crash: nobody reaches it, which is free memory.
-//! 2. The targets, in order: old value -> the descriptor, by an exchange. Another descriptor that is there is helped first; another value, and this one has
-//!    failed. Then all targets are made durable. A crash: recovery finds the descriptor, undecided, in some of the words, and puts their old values back.
-//! 3. Undecided -> succeeded, which is the commit point; persist. Before that nobody sees a new value, so a crash takes back none that was seen. Of one that
-//!    has failed the head need not be durable: undecided says the same.
+//! 1. The descriptor is written and made durable. A crash: the descriptor is unreachable, hence free memory.
+//! 2. The targets, in order: old value -> the descriptor, by an exchange. Another descriptor that is there is helped first; if there is another value, this
+//!    descriptor has failed. Then all targets are made durable. A crash: recovery finds the descriptor, undecided, in some of the words, and restores their old
+//!    values.
+//! 3. Undecided -> succeeded: the commit point; persist. No thread sees a new value before that, so a crash takes back none that was seen. The head of a failed
+//!    descriptor need not be durable: undecided means the same.
 //! 4. The targets: the descriptor -> new values, or the old ones; flush; a fence. A crash: recovery puts the value into each word that still has the
 //!    descriptor.
 //! 5. The descriptor is given up.
 //!
-//! Whoever meets a descriptor does the same steps for it, and need not know how far another has come. Whoever has taken a descriptor out of a word, or may
-//! have, leaves no epoch before that is durable: its memory is never anything else while a crash could bring it back.
+//! A thread that meets a descriptor does the same steps for it, and need not know how far another has come. A thread that has taken a descriptor out of a word,
+//! or may have, stays in its epoch until that is durable. So the descriptor's memory is not reused while a crash could bring it back.
 //!
 //! # Without dirty bits
 //!
-//! The paper marks a value that may not be durable yet, and whoever reads it makes it so. Here a value that is seen before its flush is what the descriptor
-//! says that a crash would leave in its place: that was durable in the word before anything was decided, is decided durably, and stays as long. So what is read
-//! is what recovery would find (durable linearizability), and a reader flushes nothing but what it helps.
+//! The paper marks a value that may not be durable yet, and readers make it durable. Here a value that is seen before its flush is the one that recovery would
+//! put in place of the descriptor. That value was durable in the word before the decision, or the decision for it is durable, and the descriptor stays as long.
+//! So what is read is what recovery would find (durable linearizability), and a reader flushes only what it helps.
 //!
 //! # Without conditional exchanges
 //!
-//! The paper installs a descriptor by a second one, which looks whether the first is still undecided: one who is late would put it in a word whose old value
-//! has come back. Here no value comes back: each target of one that succeeds changes, and of what it has been nothing is ever stored again (statuses count up,
-//! a record becomes visible, then deleted, a child is a block that is not used again while who is late is pinned). So who is late finds another value; or the
-//! old one, if the descriptor has failed, and then it puts that back itself, as in 4.
+//! The paper installs a descriptor by a second one, which checks whether the first is still undecided: otherwise a late thread would install it in a word whose
+//! old value has come back. Here no value comes back: each target of a successful exchange changes, and no earlier value is ever stored again (statuses count
+//! up; a record becomes visible, then deleted; a child is a block that is not reused while a late thread is pinned). So a late thread finds another value; or
+//! the old one, if the descriptor has failed, and then it restores that itself, as in 4.
 //!
-//! Who is late may still lead others to a descriptor that has been given up, and to the nodes of its targets: those wait for two epochs
-//! ([`Pool::retire_twice`]). One who finds a descriptor that is decided touches no other word than that where it was.
+//! A late thread may still lead others to a descriptor that has been given up, and to the nodes of its targets: those wait for two epochs
+//! ([`Pool::retire_twice`]). A thread that finds a decided descriptor touches only the word where it found it.
 
 use crate::Error;
 use everleaf_pmem::{LINE, Medium, Off, Pool, WORD, Word, crc32c};
@@ -49,7 +50,7 @@ const OFFSET: u64 = (1 << 48) - 1;
 pub(super) const TARGETS_MAX: usize = 5;
 /// Size of a target in words.
 const TARGET: usize = 3;
-/// Descriptors that were met one in the other. Of sound ones each is another thread's.
+/// Most descriptors met one in another. If they are sound, each belongs to another thread.
 const DEPTH_MAX: usize = 512;
 
 const COUNT_SHIFT: u32 = 32;
@@ -71,18 +72,18 @@ struct Descriptor<'a> {
     head: &'a Word,
     /// The head, undecided.
     undecided: u64,
-    /// The word that stands where a descriptor does.
+    /// The word that stands where a descriptor is installed.
     reference: u64,
     targets: Vec<Target<'a>>,
 }
 
-/// A word that leads to a block, of as many bits as a value has: some of the check bits are left.
+/// A word that leads to a block, with as many bits as a value: it keeps some of the check bits.
 #[inline(always)]
 pub(super) fn link(off: Off<Word>) -> u64 {
     off.link() & VALUE
 }
 
-/// Where such a word leads to.
+/// The block to which such a word leads.
 #[inline(always)]
 pub(super) fn linked(word: u64) -> Option<Off<Word>> {
     let off = Off::new(word & OFFSET);
@@ -93,7 +94,7 @@ fn damage(at: u64) -> Error {
     everleaf_pmem::Error::corrupt(at, "a word with a descriptor that is none").into()
 }
 
-/// What the head of a descriptor says of its targets, before it is decided.
+/// The head of a descriptor with these targets, before it is decided.
 fn head_of(targets: &[u64]) -> u64 {
     UNDECIDED | ((targets.len() / TARGET) as u64) << COUNT_SHIFT | u64::from(crc32c(0, bytemuck::cast_slice(targets)))
 }
@@ -120,12 +121,12 @@ impl<'a> Descriptor<'a> {
         Some((Self { head, undecided, reference, targets }, state))
     }
 
-    /// What a word is when the descriptor has gone from it.
+    /// The value of a word once the descriptor is removed from it.
     fn value(target: &Target<'_>, state: u64) -> u64 {
         if state == SUCCEEDED { target.new } else { target.old }
     }
 
-    /// Puts the descriptor where the old values are: whether it was in all words, as long as it was undecided.
+    /// Installs the descriptor where the old values are. Returns whether it was in all words, as long as it was undecided.
     fn install<M: Medium>(&self, pool: &Pool<M>, depth: usize) -> Result<bool, Error> {
         for target in &self.targets {
             // persist-equivalent(exchange early): they may come in any order.
@@ -140,12 +141,12 @@ impl<'a> Descriptor<'a> {
         Ok(true)
     }
 
-    /// What it has to do with a word.
+    /// The target that is this word, if any.
     fn target(&self, word: &Word) -> Option<&Target<'a>> {
         self.targets.iter().find(|target| std::ptr::eq(target.word, word))
     }
 
-    /// Steps 2 to 4: whether it has succeeded.
+    /// Steps 2 to 4. Returns whether it has succeeded.
     fn run<M: Medium>(&self, pool: &Pool<M>, depth: usize) -> Result<bool, Error> {
         if depth > DEPTH_MAX {
             return Err(damage(pool.offset_of(self.head).bytes()));
@@ -162,7 +163,7 @@ impl<'a> Descriptor<'a> {
         Ok(state == SUCCEEDED)
     }
 
-    /// Step 4, and what is left of 3, for some of the targets.
+    /// Step 4, and the rest of 3, for some of the targets.
     fn finish<M: Medium>(&self, pool: &Pool<M>, targets: &[Target<'_>], state: u64) {
         if state == SUCCEEDED {
             // persist-equivalent(fence drop): the exchange is a fence, too.
@@ -185,7 +186,7 @@ fn flush_all<M: Medium>(pool: &Pool<M>, targets: &[Target<'_>]) {
     }
 }
 
-/// The value of a word, which no crash takes back.
+/// The value of a word; no crash takes it back.
 #[inline(always)]
 pub(super) fn read<M: Medium>(pool: &Pool<M>, word: &Word) -> Result<u64, Error> {
     loop {
@@ -197,7 +198,7 @@ pub(super) fn read<M: Medium>(pool: &Pool<M>, word: &Word) -> Result<u64, Error>
     }
 }
 
-/// Helps a descriptor that was found in a word: then something else is there.
+/// Helps a descriptor that was found in a word: afterwards the word holds something else.
 #[cold]
 fn settle<M: Medium>(pool: &Pool<M>, word: &Word, found: u64, depth: usize) -> Result<(), Error> {
     let descriptor = Descriptor::find(pool, found);
@@ -207,17 +208,17 @@ fn settle<M: Medium>(pool: &Pool<M>, word: &Word, found: u64, depth: usize) -> R
             descriptor.finish(pool, std::slice::from_ref(target), state);
             Ok(())
         }
-        // Not if it has gone meanwhile.
+        // No damage if it has gone meanwhile.
         None if word.load(Acquire) == found => Err(damage(pool.offset_of(word).bytes())),
         None => Ok(()),
     }
 }
 
-/// Changes all targets, or none, durably: whether it has, which it has not if one was another value than the old one. The caller is pinned, and was when he
+/// Changes all targets, or none, durably. Returns whether it has; it has not if one had another value than the old one. The caller is pinned, and was when it
 /// read the old values.
 ///
 /// # Errors
-/// A full pool; damage, and then nobody may use again what the new values lead to.
+/// A full pool; or damage: then nothing may reuse what the new values lead to.
 pub(super) fn exchange<M: Medium>(pool: &Pool<M>, targets: &mut [Target<'_>]) -> Result<bool, Failed> {
     targets.sort_unstable_by_key(|target| pool.offset_of(target.word).bytes());
     let words: Vec<u64> = targets.iter().flat_map(|target| [pool.offset_of(target.word).bytes(), target.old, target.new]).collect();
@@ -237,9 +238,9 @@ pub(super) fn exchange<M: Medium>(pool: &Pool<M>, targets: &mut [Target<'_>]) ->
 
 /// Why words have not been changed.
 pub(super) enum Failed {
-    /// Nobody has seen anything of it.
+    /// No other thread has seen any of it.
     Unseen(Error),
-    /// Others may still change them.
+    /// Other threads may still change them.
     Seen(Error),
 }
 
@@ -251,7 +252,7 @@ impl From<Failed> for Error {
     }
 }
 
-/// The value of a word that a crash may have left in the middle of things, and flushes that, while nobody else is at the tree.
+/// The value of a word in which a crash may have left a descriptor. Stores and flushes that value; no other thread uses the tree.
 ///
 /// # Errors
 /// Damage.

@@ -1,8 +1,8 @@
-//! The bytes of a node; the tree's module documentation has the protocol.
+//! The bytes of a node; the protocol is in the tree's module documentation.
 //!
 //! ```text
 //! node     status | shape | a word for each entry | head and word for each entry
-//! shape    bits 0-16 number of bytes that all keys of the node have in common, and that heads leave out; 17-30 number of entries in order; 31 leaf;
+//! shape    bits 0-16 number of bytes that all keys of the node share, and that heads leave out; 17-30 number of entries in order; 31 leaf;
 //!          32-63 the complement of these
 //! status   of a leaf: bits 0-15 entries that were reserved, 16-31 that became visible, 32-47 that were deleted since; of an inner node: how often a child was
 //!          replaced; bit 60: frozen
@@ -24,23 +24,23 @@ const SKIP_BITS: u32 = 17;
 const COUNT_BITS: u32 = 14;
 const LEAF: u32 = 1 << (SKIP_BITS + COUNT_BITS);
 
-/// Meta words. A byte that is changed makes of none of them another.
+/// Meta words. Changing one byte turns none of them into another.
 pub(super) const VISIBLE: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 pub(super) const DELETED: u64 = 0x25a5_a5a5_a5a5_a5a5;
 
-/// What a status has become after one of these things, or is once nothing follows.
+/// What each of these changes adds to a status; the last one ends all changes.
 pub(super) const RESERVED: u64 = 1;
 pub(super) const MADE: u64 = 1 << 16;
 pub(super) const UNMADE: u64 = 1 << 32;
 pub(super) const REPLACED: u64 = 1;
 pub(super) const FROZEN: u64 = 1 << 60;
 
-/// Size in words of a node with room for so many entries.
+/// Size in words of a node with room for `capacity` entries.
 pub(super) fn size(capacity: usize) -> usize {
     (HEADER + 3 * capacity).next_multiple_of(LINE / WORD)
 }
 
-/// A status, of a leaf where it is not said otherwise.
+/// A status, of a leaf unless said otherwise.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Status(pub(super) u64);
 
@@ -66,7 +66,7 @@ impl Status {
     }
 }
 
-/// A node, whose shape was read.
+/// A node whose shape was read.
 #[derive(Clone, Copy)]
 pub(super) struct Node<'a> {
     pub(super) off: Off<Word>,
@@ -74,11 +74,11 @@ pub(super) struct Node<'a> {
     capacity: usize,
     pub(super) is_leaf: bool,
     pub(super) skip: usize,
-    /// Entries in order. Of an inner node these are all.
+    /// Number of entries in order: in an inner node, all.
     pub(super) count: usize,
 }
 
-/// What a node is made of: the word of an entry, and the other two.
+/// A component of a new node: the word of an entry, and its pair of words.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     pub(super) word: u64,
@@ -86,14 +86,14 @@ pub(super) struct Part {
     pub(super) value: u64,
 }
 
-/// An entry of a leaf that was found.
+/// An entry found in a leaf.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
     pub(super) at: usize,
     pub(super) value: NonZeroU64,
 }
 
-/// Writes a node that nobody can reach; how many words of it count.
+/// Writes a node that is not reachable yet. Returns how many words of it count.
 pub(super) fn write<M: Medium>(pm: &Pm<M>, words: &[Word], capacity: usize, is_leaf: bool, skip: usize, parts: &[Part]) -> usize {
     let count = parts.len() as u64;
     let status = if is_leaf { count * (RESERVED | MADE) } else { 0 };
@@ -109,10 +109,10 @@ pub(super) fn write<M: Medium>(pm: &Pm<M>, words: &[Word], capacity: usize, is_l
 }
 
 impl<'a> Node<'a> {
-    /// The node that lies there.
+    /// The node at this offset.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no node.
     #[inline(always)]
     pub(super) fn read<M: Medium>(pool: &'a Pool<M>, off: Off<Word>, capacity: usize) -> Result<Self, Error> {
         let words = pool.words(off, size(capacity)).ok_or_else(|| no_node(off.bytes()))?;
@@ -146,7 +146,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The word of an entry that others change.
+    /// The word of an entry that other threads change.
     #[inline(always)]
     pub(super) fn word(&self, at: usize) -> &'a Word {
         &self.words[HEADER + at]
@@ -169,7 +169,7 @@ impl<'a> Node<'a> {
         self.entry_of(at, mwcas::read(pool, self.word(at))?)
     }
 
-    /// The same, of which the meta word was read.
+    /// The same, given the meta word.
     #[inline(always)]
     pub(super) fn entry_of(&self, at: usize, meta: u64) -> Result<Option<Entry>, Error> {
         match meta {
@@ -183,9 +183,9 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Looks for a key in a leaf. `None` is true of the moment when the status was read if it is still the same.
+    /// Searches a key in a leaf. `None` was true at the moment when the status was read, if the status is unchanged.
     ///
-    /// Heads come first: a record that does not count any more may be gone.
+    /// Heads come first: a record that no longer counts may be gone.
     #[inline(always)]
     pub(super) fn find<K: Key + ?Sized, M: Medium>(&self, pool: &Pool<M>, key: &K, status: Status) -> Result<Option<Found>, Error> {
         let head = key.head(self.skip);
@@ -200,7 +200,7 @@ impl<'a> Node<'a> {
         }
         let sorted = (start..self.count).take_while(|at| self.pair(*at)[0].get() == head);
         for at in sorted.chain((self.count..status.reserved()).rev()) {
-            // Who has an entry that does not count yet may be writing it.
+            // The owner of an entry that does not count yet may be writing it.
             if self.pair(at)[0].get() != head {
                 continue;
             }
@@ -212,7 +212,7 @@ impl<'a> Node<'a> {
         Ok(None)
     }
 
-    /// All entries of a leaf that count, in order, if its status was this.
+    /// All entries of a leaf that count, in order, if its status was `status`.
     pub(super) fn entries<K: Key + ?Sized, M: Medium>(&self, pool: &Pool<M>, status: Status, entries: &mut Vec<Entry>) -> Result<(), Error> {
         entries.clear();
         for at in 0..status.reserved() {
@@ -221,7 +221,7 @@ impl<'a> Node<'a> {
         leaf::sort::<K, M>(pool, entries)
     }
 
-    /// The last child whose fence `is_at_most` is said of, as of all before; or the first.
+    /// The last child up to which `is_at_most` holds for all fences, or the first child.
     #[inline(always)]
     fn last_where(&self, mut is_at_most: impl FnMut(u64, NonZeroU64) -> Result<bool, Error>) -> Result<usize, Error> {
         let (mut start, mut end) = (1, self.count);
@@ -237,7 +237,7 @@ impl<'a> Node<'a> {
         Ok(start - 1)
     }
 
-    /// Which child of an inner node a key belongs to; or those just below it do, if it is `excluded`.
+    /// The child to which a key belongs, or if it is `excluded`, to which the keys just below it do.
     #[inline(always)]
     pub(super) fn child_of<K: Key + ?Sized, M: Medium>(&self, pool: &Pool<M>, key: &K, excluded: bool) -> Result<usize, Error> {
         self.last_where(|head, fence| {
@@ -246,13 +246,13 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Where a child lies.
+    /// The offset of a child.
     #[inline(always)]
     pub(super) fn child<M: Medium>(&self, pool: &Pool<M>, at: usize) -> Result<Off<Word>, Error> {
         mwcas::linked(mwcas::read(pool, self.word(at))?).ok_or_else(|| self.damage("a node with a word that does not lead to a child"))
     }
 
-    /// Head and word of the low fence of a child but the first.
+    /// Head and word of the low fence of a child other than the first.
     #[inline(always)]
     pub(super) fn fence(&self, at: usize) -> Result<(u64, NonZeroU64), Error> {
         let pair = self.pair(at);
@@ -260,15 +260,15 @@ impl<'a> Node<'a> {
         Ok((head, NonZeroU64::new(fence).ok_or_else(|| self.damage("a node with a child without a fence"))?))
     }
 
-    /// The low fence of a child but the first.
+    /// The low fence of a child other than the first.
     pub(super) fn low<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, at: usize) -> Result<K::Owned, Error> {
         let (head, fence) = self.fence(at)?;
         let key = K::read_fence(pm, fence.get())?.0;
-        // By heads one comes down; whoever goes on from a fence that is another would not come to an end.
+        // Searches descend by heads: one that continued from a fence with another head would not end.
         if key.borrow().head(self.skip) == head { Ok(key) } else { Err(self.damage("a node with a head that is not that of its fence")) }
     }
 
-    /// All children, as a node is made of them.
+    /// All children, as components of a new node.
     pub(super) fn parts<M: Medium>(&self, pool: &Pool<M>) -> Result<Vec<Part>, Error> {
         let part = |at| {
             let (head, value) = if at == 0 { (0, 0) } else { self.fence(at).map(|(head, fence)| (head, fence.get()))? };

@@ -15,7 +15,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A node of a tree that nobody else is at, and its range.
+/// A node of a tree that no other thread uses, and its range.
 struct Place<'a, K: Key + ?Sized> {
     node: Node<'a>,
     level: usize,
@@ -43,7 +43,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         // persist-equivalent(store late): nobody reads them yet.
         root.reserved.iter().for_each(|word| pool.store(word, 0, Relaxed));
         let root = root.flush();
-        // Released before the root is linked: a crash in between leaves both unreachable, which is free.
+        // Released before the root is linked: after a crash in between both are unreachable, hence free.
         let leaves: Vec<_> = built.seal().into_iter().map(|block| block.release()).collect();
         let root = pool.fence_all(root);
         let root = pool.link_root(name, kind_of::<K>(kind), root).inspect_err(|_| leaves.iter().for_each(|leaf| pool.retire(*leaf, &pool.pin())))?;
@@ -57,8 +57,8 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         Self { pool: pool.clone(), root, capacity, keys, leaves, splits, _key: PhantomData }
     }
 
-    /// Opens a tree again, and ends what a crash has left in the middle of things. That is durable when the call returns; opening again after a crash within
-    /// does the rest.
+    /// Opens an existing tree, and completes what a crash has interrupted. This is durable when the call returns; after a crash in between, opening again does
+    /// the rest.
     ///
     /// # Errors
     /// [`Error::NoSuchIndex`]; damage.
@@ -82,7 +82,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
                 tree.keys.add(entries.len() as i64);
                 entries.into_iter().try_for_each(|value| recovery.trace.map_or(Ok(()), |trace| trace(value)))?;
             }
-            // What this thread has flushed, of inner nodes, too. Descriptors are free memory from here on.
+            // This also covers what this thread has flushed of inner nodes. Descriptors are free memory from here on.
             pool.fence();
             Ok::<_, Error>(())
         })?;
@@ -90,7 +90,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         Ok(tree)
     }
 
-    /// All nodes, each behind that which leads to it, as a crash may have left them, while nobody else is at the tree.
+    /// All nodes, each after the one that leads to it, as a crash may have left them; no other thread uses the tree.
     fn survey(&self) -> Result<Vec<Place<'_, K>>, Error> {
         let top = mwcas::linked(mwcas::recover(&self.pool, &self.root().top)?);
         let top = self.node(top.ok_or_else(|| everleaf_pmem::Error::corrupt(self.root.bytes(), "a tree without a top"))?)?;
@@ -186,7 +186,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         Ok(stats)
     }
 
-    /// Makes one leaf of an empty tree; whether it is.
+    /// Reduces an empty tree to one leaf. Returns whether it is empty.
     fn make_empty(&self) -> Result<bool, Stop> {
         let trail = self.trail(Target::Below(K::LOWEST))?;
         let last = trail[trail.len() - 1];
@@ -194,7 +194,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
             return Ok(false);
         }
         match trail.len() {
-            // Which looks whether it hides any.
+            // This checks whether it hides any entries.
             1 => self.content(&trail).map(|_| true),
             _ if self.tidy(K::LOWEST)? => Err(Stop::Restart),
             _ => Ok(false),
@@ -231,7 +231,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         Ok(())
     }
 
-    /// Builds leaves of so many entries.
+    /// Builds leaves of `filled` entries each.
     fn load_leaves(&self, built: &mut Built<'_, M>, entries: &[(K::Owned, NonZeroU64)], filled: usize) -> Result<Vec<Loaded<K>>, Error> {
         let lows: Vec<K::Owned> = (0..entries.len())
             .step_by(filled)
@@ -249,7 +249,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         Ok(leaves)
     }
 
-    /// Builds nodes of so many children.
+    /// Builds nodes of `filled` children each.
     fn load_above(&self, built: &mut Built<'_, M>, below: &[Loaded<K>], filled: usize) -> Result<Vec<Loaded<K>>, Error> {
         let mut nodes: Vec<Loaded<K>> = Vec::with_capacity(below.len().div_ceil(filled));
         for (number, children) in below.chunks(filled).enumerate() {

@@ -1,4 +1,4 @@
-//! Putting nodes elsewhere, so that what is free between blocks becomes whole slabs (`crates/pmem/src/alloc/evacuation.rs`).
+//! Moving nodes, so that the free space between blocks becomes whole slabs (`crates/pmem/src/alloc/evacuation.rs`).
 
 use super::{Bz, Stop};
 use crate::selective::router::Target;
@@ -10,7 +10,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
     /// See [`OrderedIndex::relocate`](crate::OrderedIndex::relocate).
     pub(super) fn relocate_nodes(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
         Relocated::walk(from, leaves_max, |key| {
-            // With a leaf go the nodes above it that begin where it does: so each is met once.
+            // The nodes above a leaf that begin where it does are moved with it, so each is visited once.
             let (levels, low, high) = self.retry(|| {
                 let trail = self.trail(Target::At(key))?;
                 let begin = trail.iter().rposition(|step| step.at > 0).map_or(0, |last| last + 1);
@@ -24,7 +24,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         })
     }
 
-    /// Moves the node of a height that a key belongs to, if it, or the record of a fence of it, is to leave: whether it was.
+    /// Moves the node at a height to which a key belongs, if it, or the record of one of its fences, is to leave. Returns whether it was.
     fn relocate_one(&self, key: &K, height: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<bool, Stop> {
         let trail = self.trail(Target::At(key))?;
         let Some(depth) = trail.len().checked_sub(height + 1) else { return Ok(false) };

@@ -1,4 +1,4 @@
-//! Nodes in the place of others: copies, two for one, one for two.
+//! Replacing nodes: by a copy, one by two, two by one.
 
 use super::mwcas::{self, TARGETS_MAX};
 use super::node::{self, FROZEN, Node, Part, REPLACED, VISIBLE};
@@ -11,16 +11,16 @@ use everleaf_pmem::{Durable, Fresh, Medium, Off, Pool, WORD, Word};
 use std::borrow::Borrow;
 use std::num::NonZeroU64;
 
-/// Whether so many entries of a node are to go to the one beside it.
+/// Whether a node has so few entries that they should go to a neighbour.
 pub(super) fn is_little(entries: usize, capacity: usize) -> bool {
     entries * 4 < capacity || entries == 0
 }
 
-/// Nodes, and records of fences, that nobody can reach.
+/// Nodes, and records of fences, that are not reachable yet.
 pub(super) struct Built<'p, M: Medium> {
     pool: &'p Pool<M>,
     capacity: usize,
-    /// Each with how many words of it count.
+    /// Each node, and how many words of it count.
     nodes: Vec<(Fresh<'p, [Word], M>, usize)>,
     fences: Vec<Fresh<'p, [Word], M>>,
 }
@@ -30,7 +30,7 @@ impl<'p, M: Medium> Built<'p, M> {
         Self { pool, capacity, nodes: Vec::new(), fences: Vec::new() }
     }
 
-    /// A node of these parts: the word that leads to it.
+    /// Builds a node of these parts. Returns the word that leads to it.
     pub(super) fn node(&mut self, is_leaf: bool, skip: usize, parts: &[Part]) -> Result<u64, Error> {
         let block = self.pool.alloc_words(node::size(self.capacity))?;
         let count = node::write(self.pool, &block, self.capacity, is_leaf, skip, parts);
@@ -55,16 +55,16 @@ impl<'p, M: Medium> Built<'p, M> {
     }
 }
 
-/// What is left of the others once a node is in the place of one.
+/// What is no longer used once a node has been replaced.
 #[derive(Default)]
 pub(super) struct Gone<'a> {
-    /// Nodes that are not in the tree any more.
+    /// Nodes that are no longer in the tree.
     pub(super) nodes: Vec<Step<'a>>,
     /// Records of fences.
     pub(super) fences: Vec<Off<Word>>,
 }
 
-/// The entries of a leaf, or the children of a node, as another is made of them, and where its range ends.
+/// The entries of a leaf, or the children of a node, as parts of a new one, and the end of its range.
 pub(super) struct Content<K: Key + ?Sized> {
     is_leaf: bool,
     skip: usize,
@@ -74,7 +74,7 @@ pub(super) struct Content<K: Key + ?Sized> {
 }
 
 impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
-    /// Has a word lead to a node that was built, in the place of the last of a trail. What is `gone` is that, and others.
+    /// Makes a word lead to a new node instead of the last one of a trail. That one and others are `gone`.
     pub(super) fn install(&self, trail: &[Step<'_>], built: Built<'_, M>, new: u64, gone: &Gone<'_>) -> Result<(), Stop> {
         let (old, above) = trail.split_last().expect("a trail ends with a node");
         let mut targets = Vec::with_capacity(TARGETS_MAX);
@@ -102,14 +102,14 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
             Ok(false) => Err(Stop::Restart),
             Err(Failed::Unseen(error)) => Err(error.into()),
             Err(Failed::Seen(error)) => {
-                // Somebody may still find them.
+                // Other threads may still find them.
                 blocks.into_iter().for_each(|block| _ = block.release());
                 Err(error.into())
             }
         }
     }
 
-    /// What the last node of a trail holds.
+    /// The contents of the last node of a trail.
     pub(super) fn content(&self, trail: &[Step<'_>]) -> Result<Content<K>, Stop> {
         let Step { node, status, .. } = trail[trail.len() - 1];
         let (low, high) = (self.low(trail)?, self.high(trail)?);
@@ -117,7 +117,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
             let mut entries = Vec::new();
             node.entries::<K, M>(&self.pool, status, &mut entries)?;
             let hides_some = (status.reserved()..self.capacity).any(|at| node.word(at).get() != 0);
-            // Of one that changes meanwhile an entry and the one in its place may both have been read.
+            // If the node changes meanwhile, an entry and its replacement may both have been read.
             self.validated(&node, status, ())?;
             if hides_some || entries.len() != status.live() {
                 return Err(node.damage("a leaf that counts other entries than it has").into());
@@ -145,7 +145,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         Ok(())
     }
 
-    /// The key of a part of a leaf, or the low fence of a child but the first.
+    /// The key of a part of a leaf, or the low fence of a child other than the first.
     fn key_of(&self, content: &Content<K>, at: usize) -> Result<K::Owned, Error> {
         let Part { head, value, .. } = content.parts[at];
         if !content.is_leaf {
@@ -156,7 +156,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         Ok(key)
     }
 
-    /// Builds a node of some of the parts of another, for another range perhaps.
+    /// Builds a node from some of the parts of another, perhaps for another range.
     fn node_of(&self, built: &mut Built<'_, M>, content: &Content<K>, parts: &[Part], low: &K, high: Option<&K>) -> Result<u64, Error> {
         let skip = low.shared_up_to(high);
         let mut parts = parts.to_vec();
@@ -170,7 +170,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         built.node(content.is_leaf, skip, &parts)
     }
 
-    /// Gives parts the heads that they have where so many bytes are left out.
+    /// Gives parts the heads that they have when `skip` bytes are left out.
     fn rehead(&self, parts: &mut [Part], skip: usize) -> Result<(), Error> {
         for part in parts {
             if let Some(value) = NonZeroU64::new(part.value) {
@@ -184,7 +184,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         Built::new(&self.pool, self.capacity)
     }
 
-    /// Puts a copy in the place of the last node of a trail; of an inner node with other records of fences for those that are to leave.
+    /// Replaces the last node of a trail by a copy; in a copy of an inner node, records of fences that are to leave are replaced, too.
     pub(super) fn rewrite(&self, trail: &[Step<'_>], is_leaving: &dyn Fn(u64) -> bool) -> Result<(), Stop> {
         let mut content = self.content(trail)?;
         let mut built = self.built();
@@ -206,13 +206,13 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         let trail = self.trail(Target::At(key))?;
         let Step { node, status, .. } = trail[trail.len() - 1];
         if node.off == leaf.off {
-            // A copy that is full again soon is worth less than two.
+            // A copy that will soon be full again is worth less than two leaves.
             if status.live() * 4 > self.capacity * 3 { self.split(&trail)? } else { self.rewrite(&trail, &|_| false)? }
         }
         Err(Stop::Restart)
     }
 
-    /// Divides the last node of a trail; or one above, where there is no room for another.
+    /// Divides the last node of a trail, or the one above, if that has no room for another child.
     fn split(&self, trail: &[Step<'_>]) -> Result<(), Stop> {
         let (last, above) = trail.split_last().expect("a trail ends with a node");
         if above.last().is_some_and(|above| above.node.count == self.capacity) {
@@ -258,7 +258,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         Ok(())
     }
 
-    /// Takes one node out of the way of a key, if there is one too many: whether it has.
+    /// Removes one node on the way to a key, if there is one too many. Returns whether it has.
     pub(super) fn tidy(&self, key: &K) -> Result<bool, Stop> {
         let trail = self.trail(Target::At(key))?;
         for depth in (1..trail.len()).rev() {
@@ -269,7 +269,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
             }
             let beside = if above.at + 1 < above.node.count { above.at + 1 } else { above.at - 1 };
             let sibling = self.beside(above, beside)?;
-            // Not so many that the next insert divides it, unless the node would be left for good.
+            // Not so many that the next insert divides the node, unless it would otherwise stay forever.
             let is_room = if count <= usize::from(!node.node.is_leaf) { self.capacity } else { self.capacity * 3 / 4 };
             if count + weight(&sibling) <= is_room {
                 self.merge(&trail[..=depth], beside, sibling)?;
@@ -285,13 +285,13 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
         Ok(true)
     }
 
-    /// A child of a node, read after the status of that.
+    /// A child of a node, read after the status of the node.
     fn beside<'a>(&'a self, above: &Step<'a>, at: usize) -> Result<Step<'a>, Error> {
         let node = self.node(above.node.child(&self.pool, at)?)?;
         Ok(Step { node, status: node.status(&self.pool)?, at: 0 })
     }
 
-    /// Makes one of the last node of a trail and the one beside it.
+    /// Merges the last node of a trail with the one beside it.
     fn merge<'a>(&'a self, trail: &[Step<'a>], beside: usize, sibling: Step<'a>) -> Result<(), Stop> {
         let (last, above) = trail.split_last().expect("a trail ends with a node");
         let parent = above.last().expect("a node with another beside it is below one");
@@ -309,7 +309,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
             let first = &mut parts[left.parts.len()];
             (first.head, first.value) = (fence_head, fence.get());
         }
-        // Each had its own heads, and gets those of the range of both.
+        // Each part had the heads of its own node, and gets those of the range of both.
         self.rehead(&mut parts, skip)?;
         let mut built = self.built();
         let merged = built.node(is_leaf, skip, &parts)?;
@@ -329,7 +329,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
     }
 }
 
-/// What a node has: entries that count, or children.
+/// The size of a node: entries that count, or children.
 fn weight(step: &Step<'_>) -> usize {
     if step.node.is_leaf { step.status.live() } else { step.node.count }
 }

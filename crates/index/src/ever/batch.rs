@@ -1,40 +1,40 @@
 //! Several writes under one fence.
 //!
-//! 1. For each write in turn: find the leaf of its key, and begin to append to it, which is no matter to readers, unless somebody is in the way. Nothing is
-//!    stored yet: a locked instruction waits for all write-backs under way, and here are many of those.
-//! 2. Latch the leaves of keys that are there; store all entries and values, and flush their lines; then one fence for all of them.
-//! 3. Publish the fingerprints of what is new, take back those of what is gone, and let go.
+//! 1. For each write in turn: find the leaf of its key, and begin to append to it, which does not affect readers, unless another thread is in the way. Nothing
+//!    is stored yet: a locked instruction waits for all write-backs under way, and there would be many of them.
+//! 2. Latch the leaves of keys that are present; store all entries and values, and flush their lines; then one fence for all of them.
+//! 3. Publish the fingerprints of new entries, clear those of removed ones, and release the leaves.
 //!
-//! A crash leaves of each what it leaves of a single write. Who holds leaves waits for nobody who may: where somebody is in the way, what has been staged is
-//! settled first, and then the write is made alone. That includes the batch itself, which keeps the order of writes to equal keys: it is not in its own way any
-//! more when it has settled, so such a write begins the next stage. Writes to the same leaf share what the first of them holds. One that sets a key again only
-//! changes what is stored for the one before it.
+//! After a crash, each write is as a single write would be. A thread that holds leaves never waits for another that may hold leaves: if another thread is in
+//! the way, the staged writes are settled first, and then the write is made alone. The batch can be in its own way, which preserves the order of writes to
+//! equal keys: after settling it is not, so such a write begins the next stage. Writes to the same leaf share the hold of the first of them. A second write
+//! that sets a key only changes the value that the first will store.
 //!
-//! A leaf that is full, and not held yet, is split in step 1: nothing that is staged has been stored, so the fences of the split are its own; and it waits but
-//! for the directory and a node of the router, whose holders wait for no leaf. A write that goes to the new leaf is made with it, so it is seen before those
-//! that are staged.
+//! A full leaf that is not held yet is split in step 1. Nothing that is staged has been stored, so the fences of the split are its own; and the split waits
+//! only for the directory and a node of the router, whose holders wait for no leaf. A write that goes to the new leaf is made with it, so it is seen before the
+//! staged writes.
 //!
 //! # Behind what is not durable yet
 //!
-//! Where a device is waited for, the stores of step 2 are held back ([`Pm::publish`](everleaf_pmem::Pm::publish)) until the device has them, and what the
-//! caller has flushed that they link ([`OrderedIndex::apply_behind`](crate::OrderedIndex::apply_behind)). So readers need not wait for it, and leaves are
-//! latched behind it, for step 3: of a new entry nobody knows before, and of one that is set or removed they see what was, or what is durable. Nobody else
-//! stores to what is held. A split fences before its new leaf lives; before a write that is made alone there is a fence.
+//! If writes wait for a device, the stores of step 2 are held back ([`Pm::publish`](everleaf_pmem::Pm::publish)) until they are durable, together with what
+//! they link and the caller has flushed ([`OrderedIndex::apply_behind`](crate::OrderedIndex::apply_behind)). So readers need not wait for it, and leaves are
+//! latched only afterwards, for step 3: until then no reader knows of a new entry, and of a key that is set or removed readers see the old value, or what is
+//! durable. No other thread stores to what is held. A split fences before its new leaf lives; a write that is made alone is preceded by a fence.
 //!
 //! # Without a fence
 //!
-//! A caller who fences himself ([`OrderedIndex::apply_unfenced`](crate::OrderedIndex::apply_unfenced)) gets step 2 without a fence: lines are flushed, and
-//! what is published in step 3 is seen before it is durable. That is all that changes. The invariants of `ever.rs` that speak of what is durable are about
-//! crashes; each holds nonetheless:
+//! A caller that fences itself ([`OrderedIndex::apply_unfenced`](crate::OrderedIndex::apply_unfenced)) gets step 2 without a fence: lines are flushed, and what
+//! is published in step 3 is seen before it is durable. Nothing else changes. The invariants of `ever.rs` about durability concern crashes; each holds
+//! nonetheless:
 //!
-//! - *Ranges and slots.* A crash before the caller's fence leaves of each line what it leaves of single writes to it, in the order in which they were made,
-//!   whoever made them: an old value never stands beside a new token (invariant 3), and a key has one slot that counts, as nobody writes a key again that was
-//!   removed, before the fence.
-//! - *Other threads* that write to such a line flush it, so their fence makes durable what was there before, too, which does no harm. One that splits or merges
-//!   the leaf copies what it sees to a leaf that is durable before it lives, and makes durable what it clears. So a write is never lost behind the caller's
-//!   fence: it is in the line that he has flushed, or in a leaf that was durable before it took its place.
-//! - *What is gone* or was replaced may be back after a crash before the fence. So what it linked must be in place till then (invariant 4), and so must what is
-//!   linked instead, which either outcome may leave.
+//! - *Ranges and slots.* A crash before the caller's fence leaves of each line what it leaves of single writes to it, in the order in which they were made, by
+//!   whatever thread. So an old value never stands beside a new token (invariant 3), and a key has one slot that counts, as no thread writes a removed key
+//!   again before the fence.
+//! - *Other threads* that write to such a line flush it, so their fence also makes durable what was there before, which does no harm. A thread that splits or
+//!   merges the leaf copies what it sees to a leaf that is durable before it lives, and makes durable what it clears. So a write is never lost behind the
+//!   caller's fence: it is in the line that the caller has flushed, or in a leaf that was durable before it replaced the old one.
+//! - *Removed* or replaced entries may be back after a crash before the fence. So what they linked must stay in place until then (invariant 4). So must what is
+//!   linked instead, since the crash can leave either.
 
 use super::directory::{Number, handle};
 use super::leaf::{Descriptor, Leaf, Place, Slot};
@@ -48,7 +48,7 @@ use everleaf_pmem::Medium;
 use everleaf_pmem::vector::Wide;
 use std::num::NonZeroU64;
 
-/// A write that has a slot, and a leaf that nobody else writes to.
+/// A write that has a slot, in a leaf to which no other thread writes.
 struct Staged<'a, K: ?Sized, const LINES: usize> {
     key: &'a K,
     number: Number,
@@ -67,7 +67,7 @@ struct Stage<'a, K: ?Sized, const LINES: usize> {
     fencing: Fencing,
 }
 
-/// Leaves that are held: a bit for each, and others may have the same.
+/// The set of leaves that are held: a bit for each, which leaves that are not held may share.
 #[derive(Default)]
 struct Leaves([u64; Self::BITS / 64]);
 
@@ -91,7 +91,7 @@ impl Leaves {
     }
 }
 
-/// What becomes of the slot.
+/// What happens to the slot.
 #[derive(Clone, Copy)]
 enum Deed {
     Add(NonZeroU64),
@@ -99,20 +99,20 @@ enum Deed {
     Remove,
 }
 
-/// By what right a staged write is made.
+/// The right by which a staged write is made.
 enum Hold<'a> {
     /// Keys are new.
     Append(Appending<'a>),
-    /// One is there: the leaf is to be latched before anything is stored.
+    /// A key is present: the leaf must be latched before anything is stored.
     Latch(Appending<'a>),
     /// It is latched.
     Locked(Locked<'a>),
-    /// That of another write of the batch, which holds the same leaf.
+    /// Another write of the batch holds the same leaf.
     Shared,
 }
 
 impl<K: Key + ?Sized, const LINES: usize> Staged<'_, K, LINES> {
-    /// Lets a later write to the same key take the place of this one, if that is all there is to it; the value that the key has before it.
+    /// Lets a later write to the same key replace this one, if that suffices. Returns the value that the key has before it.
     fn follow(&mut self, write: Write) -> Result<Option<NonZeroU64>, Restart> {
         match (&mut self.deed, write.sets()) {
             (Deed::Add(set) | Deed::Set(set), Some((value, when))) => {
@@ -129,7 +129,7 @@ impl<K: Key + ?Sized, const LINES: usize> Staged<'_, K, LINES> {
 }
 
 impl<K: ?Sized, const LINES: usize> Staged<'_, K, LINES> {
-    /// Between which versions of its leaf the last of these is. Those that share what another one holds are behind it, and find the order where that one leads.
+    /// The versions of its leaf before and after the last of `writes`. A write that shares a hold follows its holder, and finds the order where that one leads.
     fn change(writes: &[Self]) -> Change {
         let (last, before) = writes.split_last().expect("a write");
         let shared = || {
@@ -166,7 +166,7 @@ impl Hold<'_> {
 }
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
-    /// See [`OrderedIndex::apply`](crate::OrderedIndex::apply), for a part of the writes that has one stage, unless somebody is in the way.
+    /// See [`OrderedIndex::apply`](crate::OrderedIndex::apply), for a part of the writes that makes one stage, unless another thread is in the way.
     pub(super) fn write_many(&self, writes: &[(&K, Write)], fencing: Fencing, returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         let mut staged = Stage { writes: Vec::with_capacity(writes.len()), held: Leaves::default(), fencing };
         for writes in writes.chunks(APPROACHED_MAX) {
@@ -183,7 +183,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         self.approach(&keys[..writes.len()], &mut routes[..writes.len()]);
         for ((key, write), route) in writes.iter().zip(&routes) {
             let mut outcome = route.as_ref().ok_or(Restart).and_then(|route| self.stage(*key, *write, route, staged));
-            // A route may be out of date because of a split, be it of this very leaf; the batch may be in its own way; and what it has split is found anew.
+            // A split, perhaps of this very leaf, may have made the route stale; the batch may be in its own way; and a leaf that it has split must be found
+            // again.
             for is_in_the_way in [false, true, false] {
                 if outcome.is_err() {
                     if is_in_the_way {
@@ -209,11 +210,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(())
     }
 
-    /// Step 1 for one write, if there is anything to be done; the value that the key has. Damage counts as somebody in the way: the write alone reports it.
+    /// Step 1 for one write, if there is anything to do. Returns the value that the key has. Damage counts as another thread in the way: the write made alone
+    /// reports it.
     fn stage<'a>(&'a self, key: &'a K, write: Write, route: &Route, staged: &mut Stage<'a, K, LINES>) -> Result<Option<NonZeroU64>, Restart> {
         let place = Place::of::<LINES>(key.token());
         let (leaf, descriptor) = self.leaf(route.leaf)?;
-        // Since the first of them nobody else has changed the leaf, and its range stands.
+        // Since the first of these, no other thread has changed the leaf, and its range stands.
         let (mut taken, mut holder) = (0, None);
         let others = if staged.held.may_hold(route.leaf) { &mut staged.writes[..] } else { &mut [] };
         for other in others.iter_mut().filter(|other| std::ptr::eq(other.descriptor, descriptor)) {
@@ -233,7 +235,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             (None, Some((value, When::Absent | When::Always))) => match descriptor.room::<LINES>(Wide::get(), place, taken) {
                 Some(slot) => (slot, Deed::Add(value)),
                 None if holder.is_some() => return Err(Restart),
-                // It tells of an error when the write is made alone.
+                // An error is reported when the write is made alone.
                 None => return self.split(key, value, Reached { way: self.router.along(route), leaf, descriptor, version })?.or(Err(Restart)),
             },
             (Some((slot, _)), Some((value, When::Present | When::Always))) => (slot, Deed::Set(value)),

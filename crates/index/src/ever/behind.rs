@@ -1,15 +1,15 @@
-//! Reading leaves behind the back of an index that serves already.
+//! Reading leaves in the background of an index that serves already.
 //!
-//! An index of integers is opened with descriptors of zeroes: nobody has read those leaves, and the latch says so ([`Latch`](crate::latch::Latch)), to those
-//! who look whether they may read as well as to those who want to write. So they come here, where the latch begins, locked; the leaf is read, and its
-//! fingerprints are stored. What counts follows from the range of the leaf:
-//! 1. a leaf that nobody has read keeps its range, and its place in the router: whatever changes these holds its latch. So its low fence is the one in the
-//!    directory, and the high one may be asked of the router at any time; or of the list with which the index was opened.
-//! 2. whoever comes here has found the leaf in the router, not merely on a way that may be out of date: the way was validated after the latch was looked at, or
-//!    the leaf was read under the lock of its node. A latch that has not begun has not begun before; so the leaf is in the router still.
+//! An index of integers is opened with descriptors of zeroes: no thread has read those leaves, and the latch says so ([`Latch`](crate::latch::Latch)) to
+//! readers and writers alike. So they come here, where the latch begins, locked; the leaf is read, and its fingerprints are stored. What counts follows from
+//! the range of the leaf:
+//! 1. A leaf that no thread has read keeps its range and its place in the router, since only a holder of its latch changes these. So its low fence is the one
+//!    in the directory. The high fence can be taken from the router at any time, or from the list with which the index was opened.
+//! 2. A thread that comes here has found the leaf in the router, not merely on a stale way: it validated the way after it looked at the latch, or it found the
+//!    leaf under the lock of its node. The latch has not begun, so it had not begun before either, and the leaf is still in the router.
 //!
-//! Meanwhile threads go through the list. They count the keys of what they read, as do the others: all have been counted when all have been read, which whoever
-//! wants to know the number sees to ([`Ever::read_rest`]).
+//! Meanwhile, background threads go through the list. Every thread counts the keys of the leaves that it reads, so the count is complete when all leaves are
+//! read. A thread that needs the number makes sure of that ([`Ever::read_rest`]).
 
 use super::directory::{Directory, Number, handle};
 use super::leaf::{Descriptor, Fingerprints, Leaf, Place, Slot};
@@ -26,17 +26,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::thread::{Builder, JoinHandle};
 
-/// By how many leaves a thread asks for memory before it reads it.
+/// How many leaves ahead a thread prefetches.
 const AHEAD: usize = 2;
 
 /// The leaves that an index was opened with, in the order of their lows, and how many of them have been read.
 pub(super) struct Unread<K: Key + ?Sized> {
     leaves: Vec<(K::Owned, Number)>,
-    /// Those below are taken.
+    /// The leaves below are taken.
     next: AtomicUsize,
-    /// Number of those that are done.
+    /// Number of leaves that have been read.
     read: AtomicUsize,
-    /// Nobody wants to know the rest.
+    /// Set if the rest is no longer needed.
     is_over: AtomicBool,
 }
 
@@ -50,10 +50,10 @@ impl<K: Key + ?Sized> Unread<K> {
         self.read.load(Acquire) >= self.leaves.len()
     }
 
-    /// Reads what nobody has taken yet.
+    /// Reads the leaves that no thread has taken yet.
     ///
     /// # Errors
-    /// A damaged leaf, which there is only where keys or values are in records.
+    /// A damaged leaf, which can occur only if keys or values are in records.
     fn read<M: Medium, const LINES: usize, const LEAVES: usize>(&self, pm: &Pm<M>, known: &Known, trace: Option<&Trace<'_>>) -> Result<(), Error> {
         loop {
             let start = self.next.fetch_add(SHARE_MIN, Relaxed);
@@ -62,7 +62,7 @@ impl<K: Key + ?Sized> Unread<K> {
                 return Ok(());
             }
             for at in start..end {
-                // A leaf takes as long to be read as several take to come.
+                // Reading a leaf takes as long as fetching several.
                 if let Some(soon) = self.leaves.get(at + AHEAD).and_then(|(_, number)| Directory::<LINES, LEAVES>::leaf(pm, *number)) {
                     probe::prefetch_lines(soon);
                 }
@@ -73,7 +73,7 @@ impl<K: Key + ?Sized> Unread<K> {
                     let high = self.leaves.get(at + 1).map(|(low, _)| low.borrow());
                     known.read::<K, M, LINES>(pm, leaf, descriptor, low.borrow(), high, trace)?;
                 } else {
-                    // Somebody was here before, and has counted its keys when he lets go.
+                    // Another thread was here before. When it unlocks, it has counted the keys.
                     let _ = descriptor.latch().read();
                 }
             }
@@ -81,7 +81,7 @@ impl<K: Key + ?Sized> Unread<K> {
         }
     }
 
-    /// Reads all by several threads.
+    /// Reads all leaves with several threads.
     ///
     /// # Errors
     /// A damaged leaf.
@@ -94,7 +94,7 @@ impl<K: Key + ?Sized> Unread<K> {
     ) -> Result<(), Error> {
         let threads = if self.leaves.len() <= SHARE_MIN { 1 } else { threads };
         std::thread::scope(|scope| {
-            // Where the system gives no thread, there are the others.
+            // If the system gives no thread, the others do the work.
             let read = || self.read::<M, LINES, LEAVES>(pm, known, trace);
             let others: Vec<_> = (1..threads).map_while(|_| Builder::new().spawn_scoped(scope, read).ok()).collect();
             let own = read();
@@ -128,9 +128,9 @@ impl Known {
     }
 }
 
-/// What an index has left to do after it was opened.
+/// Work that an index has left after it was opened.
 pub(super) struct Behind<K: Key + ?Sized> {
-    /// `None` if that is nothing, or nothing any more.
+    /// `None` if there is none, or no longer any.
     unread: Arc<Mutex<Option<Arc<Unread<K>>>>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -141,7 +141,7 @@ impl<K: Key + ?Sized> Behind<K> {
         Self { unread: Arc::default(), threads: Vec::new() }
     }
 
-    /// Begins to read leaves by so many threads. Where there are none, or the system gives none, leaves are read when they are touched.
+    /// Begins to read leaves with `threads` threads. If there are none, or the system gives none, leaves are read when they are touched.
     pub(super) fn begin<M: Medium, const LINES: usize, const LEAVES: usize>(
         unread: Unread<K>,
         pool: &Arc<Pool<M>>,
@@ -179,7 +179,7 @@ impl<K: Key + ?Sized> Drop for Behind<K> {
 }
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
-    /// Reads a leaf that was found in the router, if nobody has done so.
+    /// Reads a leaf that was found in the router, if no thread has read it.
     #[cold]
     #[inline(never)]
     pub(super) fn wake(&self, number: Number) -> Restart {
@@ -196,7 +196,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Restart
     }
 
-    /// Reads all leaves that nobody has read since the index was opened.
+    /// Reads all leaves that no thread has read since the index was opened.
     pub(super) fn read_rest(&self) {
         let Some(unread) = self.behind.unread.lock().clone() else { return };
         unread.read::<M, LINES, LEAVES>(&self.pool, &self.known, None).expect("integers are in no records");
@@ -208,16 +208,16 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 }
 
-/// What counts in a leaf, as its range says.
+/// What counts in a leaf, according to its range.
 pub(super) struct Counted {
     pub(super) fingerprints: Fingerprints,
-    /// A bit for each slot with a value whose key is below the range, and beyond it.
+    /// A bit for each slot with a value whose key is below the range, or beyond it.
     pub(super) below: u64,
     pub(super) beyond: u64,
 }
 
-/// Finds what counts in a leaf; calls `visit` with the value of each. Where a record cannot be read, or is of another key, that is an error for who `insists`;
-/// for others it counts, so that whoever comes by finds the damage.
+/// Finds what counts in a leaf; calls `visit` with the value of each entry. A record that cannot be read, or is of another key, is an error if the caller
+/// `insists`; otherwise the entry counts, so that the next thread that uses it finds the damage.
 pub(super) fn count_leaf<K: Key + ?Sized, M: Medium, const LINES: usize>(
     pm: &Pm<M>,
     leaf: &Leaf<LINES>,

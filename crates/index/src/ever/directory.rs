@@ -6,25 +6,24 @@
 //!          then       the leaves
 //! ```
 //!
-//! A state of 0 says that the leaf is dead, and its low fence means nothing. Any other is a *generation*, from 1: of leaves with equal lows, the one of the
-//! highest generation stands for the range, and the others are as good as dead. It is stored with check bits above it, as a link is ([`Off::link`]): no byte
-//! that is changed makes one state of another, or a leaf live or die.
+//! A state of 0 says that the leaf is dead; its low fence then means nothing. Any other state is a *generation*, from 1: of leaves with equal lows, the one of
+//! the highest generation stands for the range, and the others count as dead. A state is stored with check bits above it, as a link is ([`Off::link`]): no
+//! change of one byte makes a state another one, or makes a leaf live or die.
 //!
-//! The low fence is stored before the state, in one line, so the state of a leaf that comes to life is the commit point of whatever it is born for. A leaf is
-//! written only when its death is durable.
+//! The low fence is stored before the state, in one line. So when a leaf comes to life, its state is the commit point of the operation. A leaf is written only
+//! when its death is durable.
 //!
-//! What a dead leaf holds counts for nothing, but is *known* to be durable: of a leaf that has lived, since all that is stored to one is flushed and fenced
-//! before its latch is free (or by the caller of `apply_unfenced`, behind it); of one that the opening of the pool has found; and of one in an extent that
-//! nobody had stored to when it was made. So a line of it in which every value is 0 already need not be written to be empty. Of other leaves that is not known
+//! The contents of a dead leaf do not count, but may be *known* to be durable. They are known if the leaf has lived, since all stores to a leaf are flushed and
+//! fenced before its latch is free (or by the caller of `apply_unfenced`, behind it); if the opening of the pool has found the leaf; and if its extent had
+//! never been stored to when it was made. A line of such a leaf in which every value is already 0 need not be written to be empty. Other leaves are not known
 //! before they have been written whole.
 //!
-//! Extents form a list from the root block on. A new one goes to its front: durable as a whole, all its leaves dead; then one link.
+//! Extents form a list from the root block on. A new extent becomes the first: durable as a whole, all its leaves dead, then linked by one store.
 //!
-//! Dead leaves are used again. Where they fill whole extents, those can be given back ([`Directory::gather`]): the extents that lie first are chosen to hold
-//! all leaves that live, and those in the others are moved (`relocate.rs`). An extent all of whose leaves are dead, durably, is taken out of the list by one
-//! store to the link to it: the commit point. Several are flushed and fenced together: a crash leaves a list with some of them. Then they are retired, and
-//! their numbers are given to the next ones that are made. Who still comes to a leaf of one, by a way that is out of date, finds the latch obsolete, or of
-//! another life.
+//! Dead leaves are reused. If they fill whole extents, those can be given back ([`Directory::gather`]): the first extents of the pool are chosen to hold all
+//! live leaves; those in the others are moved (`relocate.rs`). When all leaves of an extent are durably dead, one store to the link to it takes it out of the
+//! list: the commit point. Several are flushed and fenced together: a crash leaves a list with some of them. Then they are retired, and their numbers are given
+//! to the next extents that are made. A thread that still comes to a leaf of one, by a stale way, finds its latch obsolete, or in another life.
 
 use super::Error;
 use super::leaf::{Descriptor, Leaf};
@@ -57,7 +56,7 @@ resident! {
 
 const OUTSIDE: &str = "an extent of leaves does not lie in the pool";
 
-/// Extents are emptied if they are one in so many, at least.
+/// Extents are emptied only if they are at least one in this many.
 const SPARE_SHARE: usize = 8;
 
 /// More generations than there are merges in the life of any index.
@@ -68,7 +67,7 @@ pub(super) const fn state_of(generation: u64) -> u64 {
     Off::<()>::new(generation).link()
 }
 
-/// What a state says: 0 if the leaf is dead, and none if it is damaged.
+/// The generation in a state: 0 if the leaf is dead, `None` if the state is damaged.
 pub(super) fn generation_of(state: u64) -> Option<u64> {
     Off::<()>::of_link(state).map(Off::bytes)
 }
@@ -79,7 +78,7 @@ impl Entry {
         generation_of(self.state.get())
     }
 
-    /// The generation of what takes the place of this leaf; none if it is damaged, or of the last one, which only damage explains.
+    /// The generation of the leaf that replaces this one; `None` if the state is damaged, or of the last generation, which only damage explains.
     pub(super) fn next_generation(&self) -> Option<u64> {
         self.generation().filter(|generation| *generation < GENERATION_MAX).map(|generation| generation + 1)
     }
@@ -92,8 +91,8 @@ impl Entry {
         pm.persist(self);
     }
 
-    /// Lets a leaf that lives begin further down, where another one does, durably: the commit point, from which on this one has the higher generation. That
-    /// must not be said later, or neither of the two would stand for the range.
+    /// Makes a live leaf begin further down, where another leaf begins, durably: the commit point. From then on this leaf has the higher generation. The
+    /// generation must not be stored later than the low, or neither of the two would stand for the range.
     #[track_caller]
     pub(super) fn reach_down<M: Medium>(&self, pm: &Pm<M>, low: u64, generation: u64) {
         pm.store(&self.state, state_of(generation), Release);
@@ -112,8 +111,8 @@ impl Entry {
 /// What [`Directory::follow`] calls for each extent, with its directory: low fences and generations.
 type Visit<'a, const LINES: usize, const LEAVES: usize> = dyn FnMut(Off<Extent<LINES, LEAVES>>, &[[u64; 2]]) -> Result<(), Error> + 'a;
 
-/// What the router knows of a leaf: in the lower bits where it lies, in lines; in the upper ones the handle of its descriptor, which tells its extent, by the
-/// order in which those were found, and its place there. So a search asks for the leaf and for its descriptor as soon as it knows the word.
+/// What the router knows of a leaf: the lower bits are its position, in lines; the upper ones the handle of its descriptor, which gives its extent (numbered as
+/// found) and its place there. So a search can prefetch leaf and descriptor as soon as it knows this word.
 pub(super) type Number = u64;
 
 const LINE_BITS: u32 = u64::BITS - HANDLE_BITS;
@@ -121,7 +120,7 @@ const LINE_BITS: u32 = u64::BITS - HANDLE_BITS;
 /// The descriptors of all leaves.
 pub(super) type Descriptors = Handles<Descriptor, 64>;
 
-/// Where the descriptor of a leaf is.
+/// The handle of the descriptor of a leaf.
 #[inline(always)]
 pub(super) fn handle(leaf: Number) -> u32 {
     (leaf >> LINE_BITS) as u32
@@ -129,23 +128,23 @@ pub(super) fn handle(leaf: Number) -> u32 {
 
 /// What DRAM knows of the extents.
 pub(super) struct Directory<const LINES: usize, const LEAVES: usize> {
-    /// Where each extent lies, in bytes.
+    /// The offset of each extent, in bytes.
     extents: Arena<AtomicU64, 64>,
-    /// In lines of its own: not what searches look at.
+    /// In separate lines, because searches do not read it.
     state: CachePadded<Mutex<State>>,
-    /// Held by who changes the list of extents, over fences, and before the state, which nobody holds over one.
+    /// Held to change the list of extents, even across fences. It is taken before the state, which no thread holds across a fence.
     list: CachePadded<Mutex<()>>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Number of extents that there have been at once: those have had numbers.
+    /// The highest number of extents that existed at once; that many numbers have been in use.
     count: usize,
     /// Numbers that no extent has any more.
     vacant: Vec<usize>,
-    /// Dead leaves, the next to be used last.
+    /// Dead leaves; the next to be used is last.
     free: Vec<Dead>,
-    /// Extents that are to be emptied, and their dead leaves, which are used when there are no others.
+    /// Extents that are to be emptied, and their dead leaves, which are used only when there are no others.
     spare: HashSet<u64>,
     withheld: Vec<Dead>,
 }
@@ -161,7 +160,7 @@ impl State {
 #[derive(Clone, Copy)]
 pub(super) struct Dead {
     pub(super) number: Number,
-    /// Whether what it holds is durable.
+    /// Whether its contents are durable.
     pub(super) is_known: bool,
 }
 
@@ -186,7 +185,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         &extent.expect("the number of a leaf in use").directory[number % LEAVES]
     }
 
-    /// The numbers of the leaves of an extent, by its own number and offset, or an error if there can be none.
+    /// The numbers of the leaves of an extent, given its own number and offset, or an error if there can be none.
     fn numbers(number: usize, extent: u64) -> Result<impl DoubleEndedIterator<Item = Number> + ExactSizeIterator, Error> {
         if !extent.is_multiple_of(LINE as u64) {
             return Err(everleaf_pmem::Error::corrupt(extent, "an extent of leaves that does not begin with a line").into());
@@ -202,7 +201,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         Ok((0..LEAVES).map(move |at| leaf(at).expect("smaller than the last one")))
     }
 
-    /// Takes an extent over that is linked, or about to be; its leaves. None of them is free until somebody says so.
+    /// Takes over an extent that is linked, or about to be, and returns its leaves. None of them is free until it is given back.
     ///
     /// # Errors
     /// [`Error::TooLarge`].
@@ -234,7 +233,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
             return Ok(leaf);
         }
         let _list = schedule::lock(&self.list);
-        // Somebody may have made an extent meanwhile.
+        // Another thread may have made an extent meanwhile.
         if let Some(leaf) = self.take_dead() {
             return Ok(leaf);
         }
@@ -243,12 +242,12 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         let number = schedule::lock(&self.state).next_number();
         drop(Self::numbers(number, extent.off().bytes())?);
         Self::begin(pool, &extent, first.load(Acquire));
-        // Leaves mean nothing before they live.
+        // The contents of leaves mean nothing before they live.
         let extent = pool.fence_all(extent.flush_first(std::mem::offset_of!(Extent<LINES, LEAVES>, leaves)));
         // persist-equivalent(fence drop): whoever takes a leaf here fences before that leaf lives. Others, who may take leaves of the extent at once, do not
         // wait for this flush.
         let extent = pool.link(first, extent);
-        // From the last to the first, so that they are taken in the order of memory.
+        // In reverse, so that leaves are taken in the order of memory.
         let mut state = schedule::lock(&self.state);
         let leaves = self.add(&mut state, extent)?.rev();
         state.free.extend(leaves.map(|number| Dead { number, is_known }));
@@ -259,12 +258,12 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     fn take_dead(&self) -> Option<Dead> {
         let mut state = schedule::lock(&self.state);
         let leaf = state.free.pop().or_else(|| state.withheld.pop());
-        // Who sees a store to it sees that its former life has ended.
+        // A thread that sees a store to the leaf also sees that its former life has ended.
         fence(Release);
         leaf
     }
 
-    /// Writes the first lines of a new extent all of whose leaves are dead.
+    /// Writes the first lines of a new extent, whose leaves are all dead.
     pub(super) fn begin<M: Medium>(pm: &Pm<M>, extent: &Fresh<'_, Extent<LINES, LEAVES>, M>, next: u64) {
         pm.store(&extent.next, next, Relaxed);
         // persist-equivalent(store late): nobody reads them yet.
@@ -272,7 +271,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         extent.directory.iter().for_each(|entry| pm.store(&entry.state, 0, Relaxed));
     }
 
-    /// Gives leaves back whose death is durable; whether what they hold is, too.
+    /// Gives back leaves whose death is durable. `is_known`: whether their contents are durable, too.
     pub(super) fn give_back(&self, leaves: impl IntoIterator<Item = Number>, is_known: bool) {
         let mut state = schedule::lock(&self.state);
         for number in leaves {
@@ -290,13 +289,13 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         leaf
     }
 
-    /// Whether the extent that lies there is to be emptied.
+    /// Whether the extent at this offset is to be emptied.
     pub(super) fn is_spare(&self, extent: u64) -> bool {
         schedule::lock(&self.state).spare.contains(&extent)
     }
 
-    /// Gives back the extents whose leaves are all dead, and chooses those that are to be emptied: all but the first of the pool, if these have room for the
-    /// leaves that live, unless that makes little difference. How many.
+    /// Gives back the extents whose leaves are all dead. Then chooses the extents to be emptied: all but the first ones of the pool, as many as the live leaves
+    /// need, unless that makes little difference. Returns their number.
     ///
     /// # Errors
     /// A list that leaves the pool, or does not end.
@@ -334,7 +333,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         if !gone.is_empty() {
             free.retain(|leaf| !gone.contains_key(&Self::extent_of(leaf.number)));
             drop(state);
-            // Whichever of the links are durable before, the list is one that leads to all leaves that live.
+            // Whichever of the links become durable first, the list leads to all live leaves.
             pool.fence();
             let guard = pool.pin();
             gone.values().for_each(|off| pool.retire(*off, &guard));
@@ -342,10 +341,10 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
             state.vacant.extend(gone.into_keys());
         }
         let State { free, spare, withheld, .. } = &mut *state;
-        // The first of the pool are used first.
+        // The first leaves of the pool are used first.
         free.sort_unstable_by_key(|leaf| std::cmp::Reverse(leaf.number & ((1 << LINE_BITS) - 1)));
         walked?;
-        // Some leaves may have been taken or given back meanwhile: that makes little difference.
+        // Leaves may have been taken or given back meanwhile: that makes little difference.
         let live: usize = stay.iter().map(|(_, number)| LEAVES - dead[*number]).sum();
         let needed = live.div_ceil(LEAVES);
         if (stay.len() - needed) * SPARE_SHARE >= stay.len() {
@@ -356,18 +355,18 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         Ok(spare.len())
     }
 
-    /// Where the extent of a leaf lies, in bytes.
+    /// The offset of the extent of a leaf, in bytes.
     pub(super) fn extent_at(&self, leaf: Number) -> u64 {
         self.offset(Self::extent_of(leaf))
     }
 
-    /// Where an extent lies, by its number, in bytes.
+    /// The offset of an extent, by its number, in bytes.
     fn offset(&self, number: usize) -> u64 {
         self.extents.get(number).expect("the number of an extent in use").load(Relaxed)
     }
 
-    /// Links a chain of extents that ends in `bottom`, of which all but that one have been flushed, `top` first: the commit point of all leaves that live
-    /// there. Returns the leaves of each, from the top on.
+    /// Links a chain of extents that ends in `bottom`, `top` first; all but `bottom` have been flushed. The link is the commit point of all leaves that live
+    /// there. Returns the leaves of each extent, from the top on.
     ///
     /// # Errors
     /// [`Error::TooLarge`]; then nothing is linked.
@@ -401,7 +400,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         Self::follow_by(pool, first, &|_, state| generation_of(state), visit)
     }
 
-    /// [`Directory::follow`], where the generation of a leaf is what `judge` makes of low fence and state.
+    /// [`Directory::follow`], with `judge` computing the generation of a leaf from its low fence and state.
     pub(super) fn follow_by<M: Medium>(
         pool: &Pool<M>,
         first: u64,
@@ -409,7 +408,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         visit: &mut Visit<'_, LINES, LEAVES>,
     ) -> Result<(), Error> {
         let mut next = Off::<Extent<LINES, LEAVES>>::from_link(first)?;
-        // The lines before the leaves.
+        // The lines in front of the leaves.
         let mut words = vec![0; std::mem::offset_of!(Extent<LINES, LEAVES>, leaves) / size_of::<Word>()];
         for _ in 0..=pool.length() / size_of::<Extent<LINES, LEAVES>>() {
             if next.is_null() {
@@ -444,7 +443,7 @@ mod tests {
 
     type Index = Ever<u64, Hardware, 1, 4, 4>;
 
-    /// Looks whether anybody holds what leaves are taken and given back under, while the thread fences.
+    /// Checks that no thread holds the lock of dead leaves while this thread fences.
     struct Free(&'static Index, Arc<AtomicUsize>);
 
     impl Scheduler for Free {

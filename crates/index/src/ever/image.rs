@@ -4,8 +4,8 @@
 //! form | keys | leaves | of each leaf, in order: { where it lies, 7 words of fingerprints }
 //! ```
 //!
-//! The form says how fingerprints are made (`leaf.rs`). Which leaves live, and where their ranges begin, is in the directory. The image counts if its leaves
-//! are those, in their order. An index of integers has none: it serves before its leaves are read.
+//! The form says how fingerprints are made (`leaf.rs`). The directory says which leaves live, and where their ranges begin. The image counts if its leaves are
+//! those, in their order. An index of integers has none: it serves before its leaves are read.
 
 use super::directory::{Directory, Number, handle};
 use super::leaf::SLOTS_MAX;
@@ -16,13 +16,13 @@ use everleaf_pmem::{Medium, Pool, WORD};
 
 /// Words of fingerprints.
 const TAGS: usize = SLOTS_MAX / WORD;
-/// See the module documentation. 1 had the same bits decide about home and fingerprint.
+/// See the module documentation. In form 1, home and fingerprint were made of the same bits.
 const FORM: u64 = 2;
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
     /// See [`OrderedIndex::close`](crate::OrderedIndex::close).
     pub(super) fn leave_image(&self) -> Result<(), Error> {
-        // Who reads a leaf may have to clear slots of it, which nobody is to do in a pool that has been closed.
+        // Reading a leaf may clear slots of it, which must not happen in a closed pool.
         self.read_rest();
         let mut content = vec![FORM, self.known.keys.get(), self.leaves.get()];
         let checked = self.router.check(&mut |_, number| {
@@ -37,10 +37,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 }
 
 impl Known {
-    /// Takes from an image what there is to know of these leaves, in order, which nobody has read; false if it is of a form that is no longer read.
+    /// Takes from an image what is known of these leaves, in order, which no thread has read. Returns false if its form is no longer read.
     ///
     /// # Errors
-    /// It is of others: nothing has changed since it was left, so one of the two is damaged, and an image has a checksum.
+    /// The image is of other leaves. Nothing has changed since it was left, so one of the two is damaged, and an image has a checksum.
     pub(super) fn recall<T, M: Medium, const LINES: usize, const LEAVES: usize>(
         &self,
         pool: &Pool<M>,

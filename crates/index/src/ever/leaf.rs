@@ -1,22 +1,22 @@
-//! Leaves: entries in persistent memory, and in DRAM a line that says which of them count.
+//! Leaves: entries in persistent memory, and for each leaf a line in DRAM that says which of them count.
 //!
 //! ```text
 //! leaf         line 0 .. LINES - 1: 4 x { token, value }                          persistent memory; at most 56 slots
 //! descriptor   latch | a fingerprint for each slot, 56 bytes                      DRAM, one line
 //! ```
 //!
-//! The *token* of a key is the key itself, or a hash of it where the key is in a record ([`Key::token`]). Its hash gives the key a home line and a fingerprint
-//! of seven bits. A key is in its home line when there was room; its fingerprint says where it is:
+//! The *token* of a key is the key itself, or its hash if keys are in records ([`Key::token`]). The token's hash gives the key a home line and a fingerprint of
+//! seven bits. A key is in its home line if there was room; its fingerprint says where it is:
 //!
 //! | byte | the slot |
 //! |---|---|
-//! | 0 | counts for nothing |
+//! | 0 | does not count |
 //! | 1 to 127 | holds a key of that hash, whose home is this line |
 //! | 129 to 255 | holds a key of the hash without the highest bit, whose home is another line |
 //!
-//! So a search compares all bytes with two values: one of them counts in the four slots at home, the other one in the rest. The fingerprint is made of what
-//! remains of the hash without the home: of two keys with the same home as many have different fingerprints as of any two. So one search in seventy for a key
-//! that is there looks at another one first, and one in sixteen for a key that is not looks at any.
+//! So a search compares all bytes with two values: one of them is valid in the four slots at home, the other one in the rest. The fingerprint is made of what
+//! remains of the hash without the home, so keys with the same home differ in their fingerprints as often as any others. A search for a present key reads
+//! another one first once in seventy times; a search for an absent key reads any key once in sixteen times.
 
 use super::{Error, Key};
 use crate::key::SPREAD;
@@ -69,7 +69,7 @@ impl Place {
     pub(super) fn of<const LINES: usize>(token: u64) -> Self {
         let hash = token.wrapping_mul(SPREAD);
         let scaled = (hash >> 32) * LINES as u64;
-        // The fraction says nothing of the home. From 1 to 127.
+        // The fraction says nothing about the home. From 1 to 127.
         let fingerprint = ((u64::from(scaled as u32) * 127) >> 32) as u8 + 1;
         Self { token, home: (scaled >> 32) as usize, fingerprint }
     }
@@ -80,7 +80,7 @@ impl Place {
         self.home * SLOTS
     }
 
-    /// The fingerprint of the key, if that slot holds it.
+    /// The fingerprint that the key has in that slot.
     #[inline(always)]
     pub(super) fn fingerprint_at(self, slot: usize) -> u8 {
         if slot / SLOTS == self.home { self.fingerprint } else { self.fingerprint | AWAY }
@@ -92,8 +92,8 @@ impl<const LINES: usize> Leaf<LINES> {
         assert!(LINES * SLOTS <= SLOTS_MAX);
         LINES * SLOTS
     };
-    /// What takes the place of the capacity where it is about merging. A merge fences as often however little it moves, and each
-    /// entry that it moves may take a line; so they merge late, when two have filled half of one.
+    /// The capacity that merging reckons with. A merge fences as often however few entries it moves, and each of them may take a line. So leaves merge late,
+    /// when two together fill half of one.
     pub(super) const MERGED: usize = if LINES < 3 { Self::CAPACITY } else { Self::CAPACITY * 2 / 3 };
 
     #[inline(always)]
@@ -101,7 +101,7 @@ impl<const LINES: usize> Leaf<LINES> {
         &self.lines.as_flattened()[slot]
     }
 
-    /// What a slot holds, whether it counts or not.
+    /// The contents of a slot, whether it counts or not.
     #[inline(always)]
     pub(super) fn read(&self, slot: usize) -> Option<Slot> {
         let [token, value] = self.slot(slot);
@@ -120,8 +120,7 @@ impl<const LINES: usize> Leaf<LINES> {
         &self.lines[place.home]
     }
 
-    /// Writes a slot that counts for nothing, in an order by which it never holds a new token with an old value. The caller flushes, and publishes behind a
-    /// fence.
+    /// Writes a slot that does not count, in an order in which it never holds a new token with an old value. The caller flushes, and publishes behind a fence.
     #[inline(always)]
     #[track_caller]
     pub(super) fn write<M: Medium>(&self, pm: &Pm<M>, slot: usize, Slot { token, value }: Slot) {
@@ -148,13 +147,13 @@ impl<const LINES: usize> Leaf<LINES> {
         self.lines.iter().enumerate().filter(move |(line, _)| slots >> (line * SLOTS) & 0xf != 0).map(|(_, line)| line)
     }
 
-    /// Writes a leaf in which nothing counts: all of it, or, if what it holds is known to be durable, what must change. The caller flushes what was written.
+    /// Writes a leaf in which nothing counts: all of it, or only what must change if its contents are known to be durable. The caller flushes what was written.
     #[track_caller]
     pub(super) fn build<M: Medium>(&self, pm: &Pm<M>, entries: &[Slot], is_known: bool) -> Built {
         assert!(entries.len() <= Self::CAPACITY);
         let mut fingerprints = Fingerprints::default();
         let mut words = [[0; 2]; SLOTS_MAX];
-        // Of each line how many slots are filled; whether one more fits decides few branches the other way.
+        // How many slots of each line are filled. Whether one more fits is an easily predicted branch.
         let mut filled = [0; LINES];
         let mut slots = [0; SLOTS_MAX];
         let mut put = |slot: usize, number: usize, place: Place| {
@@ -197,9 +196,9 @@ impl<const LINES: usize> Leaf<LINES> {
     }
 }
 
-/// What [`Leaf::build`] has made.
+/// The result of [`Leaf::build`].
 pub(super) struct Built {
-    /// The fingerprints of what will count.
+    /// The fingerprints of the entries, which will count.
     pub(super) fingerprints: Fingerprints,
     /// The slot of each entry.
     pub(super) slots: [u8; SLOTS_MAX],
@@ -227,7 +226,7 @@ impl Descriptor {
         &self.0.header
     }
 
-    /// The slot and value of a key, where the leaf holds still.
+    /// The slot and value of a key. Reliable only while the leaf does not change.
     #[inline(always)]
     pub(super) fn find<K: Key + ?Sized, M: Medium, const LINES: usize>(
         &self,
@@ -238,7 +237,7 @@ impl Descriptor {
         place: Place,
     ) -> Result<Option<(usize, NonZeroU64)>, Error> {
         let [home, away] = self.candidates::<LINES>(wide, place);
-        // Whether the key is at home decides no branch: nobody could guess it.
+        // Whether the key is at home decides no branch, since that is unpredictable.
         let likely = if home != 0 { home } else { away };
         if likely == 0 {
             return Ok(None);
@@ -258,7 +257,7 @@ impl Descriptor {
         (likely != 0).then_some(likely.trailing_zeros() as usize)
     }
 
-    /// Goes on where a slot holds something else.
+    /// Continues if the likeliest slot holds something else.
     #[cold]
     #[inline(never)]
     fn find_behind<K: Key + ?Sized, M: Medium, const LINES: usize>(
@@ -291,7 +290,7 @@ impl Descriptor {
         }
     }
 
-    /// Asks for the record of a key, if there is one. A hint.
+    /// Prefetches the record of a key, if there is one. A hint.
     #[inline(always)]
     pub(super) fn prefetch_record<M: Medium, const LINES: usize>(&self, pm: &Pm<M>, leaf: &Leaf<LINES>, place: Place) {
         let [home, away] = self.candidates::<LINES>(Wide::get(), place);
@@ -306,7 +305,7 @@ impl Descriptor {
     #[inline(always)]
     fn candidates<const LINES: usize>(&self, wide: Option<Wide>, place: Place) -> [u64; 2] {
         let [home, away] = self.0.equal(wide, [place.fingerprint, place.fingerprint | AWAY]);
-        // An optimistic search must not see fingerprints before what they tell of.
+        // An optimistic search must not see fingerprints before the entries that they stand for.
         std::sync::atomic::fence(Acquire);
         [home & 0xf << (place.home * SLOTS), away & Self::all::<LINES>()]
     }
@@ -315,7 +314,7 @@ impl Descriptor {
         u64::MAX >> (64 - Leaf::<LINES>::CAPACITY)
     }
 
-    /// A bit for each slot that counts for nothing.
+    /// A bit for each slot that does not count.
     #[inline(always)]
     pub(super) fn vacant<const LINES: usize>(&self, wide: Option<Wide>) -> u64 {
         self.0.equal(wide, [0, 0])[0] & Self::all::<LINES>()
@@ -328,7 +327,7 @@ impl Descriptor {
         !vacant & Self::all::<LINES>()
     }
 
-    /// A slot for a new key, none of those that are `taken`: at home, if there is room.
+    /// A slot for a new key, none of those that are `taken`: at home if there is room.
     #[inline(always)]
     pub(super) fn room<const LINES: usize>(&self, wide: Option<Wide>, place: Place, taken: u64) -> Option<usize> {
         let vacant = self.vacant::<LINES>(wide) & !taken;
@@ -341,19 +340,19 @@ impl Descriptor {
         (self.0.tags[slot / 8].load(Relaxed) >> (slot % 8 * 8)) as u8
     }
 
-    /// Makes a slot count, or no longer. The caller has the latch, or is the one who appends.
+    /// Makes a slot count, or no longer. The caller has the latch, or the right to append.
     #[inline(always)]
     pub(super) fn set(&self, slot: usize, fingerprint: u8) {
         let (word, shift) = (&self.0.tags[slot / 8], slot % 8 * 8);
         word.store(word.load(Relaxed) & !(0xff << shift) | u64::from(fingerprint) << shift, Release);
     }
 
-    /// Says what counts in a leaf that nobody else looks at yet.
+    /// Stores what counts in a leaf that no other thread looks at yet.
     pub(super) fn fill(&self, fingerprints: &Fingerprints) {
         self.fill_tags(fingerprints.0.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)));
     }
 
-    /// The same by words, as [`Descriptor::tags`] has them.
+    /// The same by words, in the order of [`Descriptor::tags`].
     pub(super) fn fill_tags(&self, tags: impl Iterator<Item = u64>) {
         self.0.tags.iter().zip(tags).for_each(|(word, tag)| word.store(tag, Release));
     }
@@ -363,7 +362,7 @@ impl Descriptor {
         self.0.tags.iter().map(|word| word.load(Relaxed))
     }
 
-    /// Makes several slots count for nothing. The caller has the latch.
+    /// Makes several slots count no longer. The caller has the latch.
     pub(super) fn clear(&self, slots: u64) {
         each(slots).for_each(|slot| self.set(slot, 0));
     }
@@ -386,7 +385,7 @@ mod tests {
         (0..Leaf::<LINES>::CAPACITY as u64).map(|number| Slot { token: (number * number + 7).wrapping_mul(seed), value: value(number) }).collect()
     }
 
-    /// Looks all keys up, and some that are not there.
+    /// Looks up all keys, and some absent ones.
     fn expect(pool: &Pool<Hardware>, descriptor: &Descriptor, leaf: &Leaf<LINES>, slots: &[Slot], absent: &[Slot]) {
         let find = |key: u64| descriptor.find(Wide::get(), pool, leaf, &key, Place::of::<LINES>(key)).unwrap();
         for slot in slots {

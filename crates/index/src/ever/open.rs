@@ -39,9 +39,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // persist-equivalent(store late): nobody reads them yet.
         root.reserved.iter().for_each(|word| pool.store(word, 0, Relaxed));
         let (extent, root) = pool.fence_all((extent.flush_first(Self::size_with_leaves(1)), root.flush()));
-        // Released before the root is linked: a crash in between leaves both unreachable, which is free.
+        // Released before the root is linked: after a crash in between both are unreachable, hence free.
         let extent = extent.release();
-        // Where that fails, nobody reaches the extent; or its root is there after all, in a pool that allocates no more.
+        // If that fails, no thread reaches the extent; or its root is there after all, in a pool that allocates no more.
         let root = pool.link_root(name, kind_of::<K>(kind), root).inspect_err(|_| pool.retire(extent, &pool.pin()))?;
         let directory = Directory::new();
         let mut leaves = directory.adopt(extent)?;
@@ -52,7 +52,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(index)
     }
 
-    /// Size in bytes of an extent, up to that leaf.
+    /// Size in bytes of an extent with its first `count` leaves.
     fn size_with_leaves(count: usize) -> usize {
         std::mem::offset_of!(Extent<LINES, LEAVES>, leaves) + count * size_of::<Leaf<LINES>>()
     }
@@ -67,7 +67,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     /// The descriptor of a leaf that begins to live.
     ///
     /// # Errors
-    /// It lives already, which only damage explains.
+    /// The leaf lives already, which only damage explains.
     pub(super) fn begin(&self, leaf: Number) -> Result<&Descriptor, Error> {
         let descriptor = self.known.descriptors.get_or_make(handle(leaf));
         match descriptor.latch().revive() {
@@ -79,7 +79,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
     }
 
-    /// Opens an index again, repairing what a crash has left. Finished repairs are durable; opening again after a crash within does the rest.
+    /// Opens an existing index, and repairs what a crash has left. Finished repairs are durable; after a crash in between, opening again does the rest.
     ///
     /// # Errors
     /// [`Error::NoSuchIndex`]; damage.
@@ -92,10 +92,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
         let (directory, known) = (Directory::new(), Arc::<Known>::default());
         let (mut blocks, mut live, mut free, mut unknown) = (vec![(root.bytes(), size_of::<Root>())], Vec::new(), Vec::new(), Vec::new());
-        // Copies of fences are kept until the end; damage must not make them fill the memory.
+        // Copies of fences are kept until the end; damage must not make them exhaust memory.
         let mut kept = 0;
-        // Who saves what there is has more of it if a state that is damaged does not cost the index. That of a dead leaf has but one byte then that is not 0;
-        // that of a live one several, but for a few generations. If another leaf begins where this one does, that one stands for the range: see `choose`.
+        // A salvage saves more if a damaged state does not cost the index. The damaged state of a dead leaf has only one byte that is not 0; that of a live
+        // leaf has several, except for a few generations. If another leaf begins where this one does, that one stands for the range: see `choose`.
         let is_saving = recovery.trace.is_none() && !K::WHOLE;
         let is_likely_live = |low: u64, state: u64| state.to_le_bytes().iter().filter(|byte| **byte != 0).count() > 1 && K::read_fence(pool, low).is_ok();
         let judge = |low, state| generation_of(state).or_else(|| is_saving.then(|| is_likely_live(low, state).into()));
@@ -104,7 +104,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 reach.mark(off, size_of::<Extent<LINES, LEAVES>>())?;
             }
             blocks.push((off.bytes(), size_of::<Extent<LINES, LEAVES>>()));
-            // If the pool has been open for a while, this may be memory that others had before.
+            // If the pool has been open for a while, this may be memory that others have used before.
             let is_known = recovery.reach.is_some() || pool.is_untouched(off);
             for (leaf, [low, generation]) in directory.adopt(off)?.zip(entries) {
                 known.descriptors.get_or_make(handle(leaf));
@@ -127,7 +127,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         })?;
         check_apart(blocks)?;
         free.extend(choose::<K, M, LINES, LEAVES>(pool, &directory, &mut live)?);
-        // From the last to the first, so that they are taken in the order of memory.
+        // In reverse, so that leaves are taken in the order of memory.
         free.reverse();
         directory.give_back(free, true);
         directory.give_back(unknown, false);
@@ -232,13 +232,13 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         if self.leaves.get() > 1 || self.known.keys.get() > 0 {
             return Err(not_empty());
         }
-        // Before anything is latched: the entries may take their time to come.
+        // Before anything is latched: the entries may be slow to come.
         let Some(chain) = Chain::<K, M, LINES, LEAVES>::build(&self.pool, entries, fill)? else { return Ok(()) };
         let (only, lock) = until_done(|| {
             let route = self.router.find(Target::At(K::LOWEST))?;
             let latch = self.leaf(route.leaf)?.1.latch();
             let version = latch.try_read()?;
-            // An old route may lead to a leaf that is just being made anew, of which the router does not know yet.
+            // A stale route may lead to a leaf that is just being made, which the router does not know yet.
             self.router.validate(&route)?;
             Ok((route.leaf, latch.lock_from(version)?))
         });
@@ -256,12 +256,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // persist-equivalent(fence drop): so does who links the extents.
         let fences = self.pool.fence_all(fences);
         self.pool.store(&bottom.directory[0].state, state_of(generation), Relaxed);
-        // The last that can fail; from here on the low fences are linked.
+        // The last step that can fail; from here on the low fences are linked.
         let numbers = self.directory.link(&self.pool, &self.root().first, extents, bottom)?;
         fences.into_iter().for_each(|fence| _ = fence.release());
         // persist-equivalent: it is outdone by a leaf of a higher generation, as will be whatever begins there, and what its entry says next comes behind this.
         before.kill(&self.pool);
-        // Extents were filled from the bottom on, and found from the top on.
+        // Extents were filled from the bottom on, and are listed from the top on.
         let mut free = Vec::new();
         let numbers: Vec<Number> = numbers.into_iter().rev().flatten().collect();
         let (used, unused) = numbers.split_at(lows.len());
@@ -279,10 +279,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 }
 
-/// Leaves that live: low fences and numbers.
+/// Live leaves: low fences and numbers.
 type Live<K> = Vec<(<K as ToOwned>::Owned, Number)>;
 
-/// Puts leaves in order. Of those with equal lows the one of the highest generation counts; the others die, and are returned.
+/// Sorts leaves. If several have equal lows, the one of the highest generation counts; the others die, and are returned.
 fn choose<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize>(
     pool: &Pool<M>,
     directory: &Directory<LINES, LEAVES>,
@@ -321,9 +321,9 @@ fn choose<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize>(
     Ok(dead)
 }
 
-/// Extents for a bulk load, filled from the bottom on and reachable for nobody.
+/// Extents for a bulk load, filled from the bottom on, and not reachable yet.
 struct Chain<'p, K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize> {
-    /// From the top on, flushed; all but the bottom.
+    /// All but the bottom, from the top on, flushed.
     extents: Vec<Flushed<'p, Extent<LINES, LEAVES>, M>>,
     bottom: Fresh<'p, Extent<LINES, LEAVES>, M>,
     /// Low fences and fingerprints of the leaves, in order.

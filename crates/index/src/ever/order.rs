@@ -1,49 +1,52 @@
-//! What DRAM knows of the order of a leaf's keys, where they are in records. To sort a leaf by those is to read all of them: most of what a scan costs.
+//! The order of a leaf's keys, kept in DRAM if keys are in records. Sorting a leaf by its keys would read all the records: most of the cost of a scan.
 //!
 //! ```text
-//! line 0        version of the latch, or what is none: 0, an even number, or all bits set while it is written
+//! line 0        version of the latch, or no version: 0, an even number, or all bits set while it is being written
 //!               | numbers of slots + 1 in the order of their keys, a byte each, 0 behind the last
 //! lines 1 to 4  frame: base | bytes to skip and bits to shift, 0 = no heads | what is skipped | a head for each slot, 4 bytes
 //! ```
 //!
-//! An *order* is that of one version of the leaf's latch, which stands beside it; whoever scans the leaf at that version follows it. Three write it:
+//! An *order* belongs to one version of the leaf's latch, which stands beside it; a scan of the leaf at that version follows it. Its writers:
 //!
-//! - who has sorted the leaf *leaves* it: a reader with the version that he has read, at which nobody appended, and who divides a leaf, of both halves. He
-//!   takes the version away first, with an exchange that one thread wins, if it is lower than his, and gives up if it is not, or is just taken away;
-//! - who adds or removes a key *follows* the order that he finds at the version from which he holds the leaf: he puts the slot in where its head belongs, or
-//!   takes it out, and stores the version that the latch will have when he lets go;
-//! - who replaces a value changes no order, and stores the new version alone.
+//! - A thread that has sorted the leaf *leaves* the order: a reader with the version that it has read, at which no thread appended, and a thread that divides a
+//!   leaf, for both halves. It first takes away the version in the line if that is lower than its own, with an exchange that only one thread wins. If the
+//!   version is not lower, or is taken away already, it gives up.
+//! - A thread that adds or removes a key *follows* the order that it finds at the version from which it holds the leaf: it inserts the slot where its head
+//!   belongs, or removes it, and stores the version that the latch will have when the leaf is released.
+//! - A thread that replaces a value stores only the new version.
 //!
 //! Why a reader never takes an order for that of another version:
 //!
-//! 1. The version is taken away before slots are stored, and stored behind them, with nothing between that can fail; who reads looks at it before and behind.
-//! 2. Versions of a line ascend, as those of a latch do, but for what a holder has stored that nobody has read yet; so what is found behind the slots is no
-//!    later order of an equal version. Who leaves one has a higher version than he finds. Who holds the leaf from a version that he finds beside the order is
-//!    the only one to store there: all who left an order had read the latch before, at that version or a lower one, and give up. So he needs no exchange.
-//! 3. Nobody reads the latch at the version that a holder has stored before he lets go; and he stores it only if nothing else can become of what he holds: not
-//!    before he locks, if he appends, nor if he may let go of it unchanged, when the next one comes to the same version with something else ([`Change`]).
-//! 4. Of several writes to a leaf that is held once (`batch.rs`) each but the first goes on from the version that the one before it has stored, and from no
-//!    other: somebody slow may have left the order of the version from which the leaf is held when the first had looked.
-//! 5. Of a leaf that is just being made, the version can be read already. Who comes there by a way that is out of date leaves nothing: he looks at the way
-//!    behind the latch, and it has changed before the leaf began to live again.
+//! 1. The version is taken away before slots are stored, and stored behind them, and nothing in between can fail; a reader looks at it before and behind.
+//! 2. The versions in a line ascend, as those of a latch do, except for those that a holder has stored and no thread has read yet. So the version found behind
+//!    the slots is not that of a later order with an equal version. A thread that leaves an order has a higher version than it finds. A thread that holds the
+//!    leaf from a version that it finds beside the order is the only one to store there: all that want to leave an order have read the latch before, at that
+//!    version or a lower one, and give up. So it needs no exchange.
+//! 3. No thread reads the latch at the version that a holder has stored before the leaf is released. The holder stores it only if its hold cannot end at
+//!    another version: if it appends first and then locks, only after locking; and never if it may release the leaf unchanged, because the next holder would
+//!    come to the same version with other contents ([`Change`]).
+//! 4. Of several writes to a leaf that is held once (`batch.rs`), each but the first continues from the version that the one before it has stored, and from no
+//!    other: a slow thread may have left the order of the version from which the leaf is held after the first had looked.
+//! 5. If a leaf is just being made, its version can be read already. A thread that comes there by a stale way leaves nothing: it checks the way after the
+//!    latch, and the way has changed before the leaf began to live again.
 //!
-//! If two heads are equal, or there are none, the order is as old as without all this, and the next who scans sorts again; an order that the writes before in a
-//! batch have followed already gets a version that is none.
+//! If two heads are equal, or there are none, the order becomes stale, and the next scan sorts again. An order that earlier writes of a batch have already
+//! followed then gets a number that is no version.
 //!
-//! A *head* is 32 bits of the key in a slot that counts: the eight bytes behind those that all keys of the range share, less the base, which is what the low
-//! fence has there, and shifted as far as the range takes. So of two heads that differ the lower one is of the lower key, and the leaf is sorted without a look
-//! at a record; if two are equal, their keys are read. Whoever adds a key stores its head before its fingerprint; to replace a value changes none.
+//! A *head* is 32 bits of the key in a slot that counts: the eight bytes behind those that all keys of the range share, less those of the low fence (the base),
+//! shifted as the range requires. So of two different heads the lower one is of the lower key, and the leaf is sorted without reading a record. If two heads
+//! are equal, their keys are read. A thread that adds a key stores its head before its fingerprint; replacing a value changes no head.
 //!
-//! Keys may share more than their range makes them: the last range of all has no end, and the first begins with nothing. So where the frame of the range tells
-//! too little, a leaf has one of its keys: it skips what they share but for the last two bytes, and has room beside them for many times as much as they take. A
-//! key that does not begin with what is skipped has the head 0 or the highest one, as it is below or above. What that is, a string in DRAM tells, which is read
-//! and given back by those alone who may replace a frame.
+//! Keys may share more than their range implies: the last range has no end, and the first begins with nothing. So if the frame of the range tells too little, a
+//! leaf has a frame of its keys: it skips all shared bytes except the last two, and has room beside the keys for many times their span. A key that does not
+//! begin with the skipped bytes has head 0 if it is below, or the highest head if it is above. The skipped bytes are a string in DRAM, which only threads that
+//! may replace a frame read and give back.
 //!
-//! Readers take heads for right if the version of the latch is the same behind: the head of a slot that counts does not change, and a frame is replaced under
-//! the latch alone. (A first frame is also left by who holds the right to append; readers look at heads only if they have seen a frame, which is stored last.)
+//! Readers trust heads if the version of the latch is the same behind: the head of a slot that counts does not change, and a frame is replaced only under the
+//! latch. (A thread that holds the right to append may also leave a first frame; readers look at heads only if they have seen a frame, which is stored last.)
 //!
-//! A leaf begins without a frame, and has one when it is divided, or when a scan has had to read its keys. The halves keep that of the whole, and no key is
-//! read, until heads tell too little: then both get frames of their own.
+//! A leaf begins without a frame, and gets one when it is divided, or when a scan has had to read its keys. The halves keep the frame of the whole, and no key
+//! is read, until heads tell too little: then each gets its own frame.
 
 use super::directory::{Descriptors, Number, handle};
 use super::leaf::SLOTS_MAX;
@@ -62,9 +65,9 @@ use std::sync::atomic::fence;
 
 /// The orders of all leaves.
 pub(super) struct Orders {
-    /// By their descriptors' numbers.
+    /// By the numbers of their descriptors.
     places: Arena<Order, 64>,
-    /// What frames of keys skip.
+    /// The bytes that frames of keys skip.
     skipped: Strings,
 }
 
@@ -105,48 +108,48 @@ impl Sorted {
 
 /// Slots in the order of their heads.
 pub(super) struct ByHeads {
-    /// Of each the head, and the slot in the lowest byte.
+    /// For each slot its head, and the slot in the lowest byte.
     words: [u64; RANKED],
     count: usize,
 }
 
 impl ByHeads {
-    /// Head and slot of each.
+    /// The head and slot of each.
     #[inline(always)]
     pub(super) fn slots(&self) -> impl Iterator<Item = (u32, usize)> {
         self.words[..self.count].iter().map(|word| ((word >> 8) as u32, (word & 0xff) as usize))
     }
 
-    /// A bit for each slot whose head another one has, too.
+    /// A bit for each slot whose head another one also has.
     #[inline(always)]
     pub(super) fn ties(&self) -> u64 {
         let equal = self.words[..self.count].windows(2).filter(|pair| pair[0] >> 8 == pair[1] >> 8);
         equal.fold(0, |ties, pair| ties | 1 << (pair[0] & 0xff) | 1 << (pair[1] & 0xff))
     }
 
-    /// Whether these are so many, and differ, and by so much that they will when keys are added between them, too. Then they are in order, and of as many
-    /// slots, whoever has put them there.
+    /// Whether these are `count` slots whose heads differ, by so much that they still will when keys are added in between. Then they are in order, and of that
+    /// many slots, whoever has put them there.
     pub(super) fn tell_apart(&self, count: usize) -> bool {
         self.count == count && tell_apart(self.slots().map(|(head, _)| head))
     }
 }
 
-/// Whether heads in this order ascend, and by so much that they will when keys are added between them, too.
+/// Whether heads ascend in this order, and by so much that they will still do so when keys are added in between.
 pub(super) fn tell_apart(mut heads: impl Iterator<Item = u32>) -> bool {
     let Some(first) = heads.next() else { return false };
     let mut last = first;
     heads.all(|head| std::mem::replace(&mut last, head) < head) && last - first >= APART
 }
 
-/// In a leaf with 56 heads of so many bits two are equal once in seven hundred times.
+/// In a leaf with 56 heads of this many bits, two are equal once in seven hundred times.
 const APART: u32 = 1 << 20;
 
-/// How many of the bytes that keys share a frame of them does not skip: where the next ones count on.
+/// How many of the bytes that keys share a frame of them does not skip: the next keys may count on there.
 const KEPT: usize = 2;
-/// How many times as much as keys take there is room for on both sides of them.
+/// The room on both sides of the keys, in multiples of their span.
 const ROOM: u64 = 64;
 
-/// How heads follow from keys of a range.
+/// How heads are computed from keys of a range.
 #[derive(Clone, Default)]
 pub(super) struct Frame {
     scale: Scale,
@@ -154,7 +157,7 @@ pub(super) struct Frame {
     skipped: Vec<u8>,
 }
 
-/// How heads follow from keys that begin with the same `skip` bytes.
+/// How heads are computed from keys that begin with the same `skip` bytes.
 #[derive(Clone, Copy, Default)]
 struct Scale {
     base: u64,
@@ -163,7 +166,7 @@ struct Scale {
 }
 
 impl Frame {
-    /// That of a range.
+    /// The frame of a range.
     pub(super) fn new<K: Key + ?Sized>(low: &K, high: Option<&K>) -> Self {
         let skip = low.shared_up_to(high);
         let base = low.head(skip);
@@ -171,10 +174,10 @@ impl Frame {
         Self { scale: Scale::new(base, skip, span), skipped: Vec::new() }
     }
 
-    /// One for keys of a range from `first` to `last`, and others beside them.
+    /// A frame for keys of a range from `first` to `last`, and others beside them.
     pub(super) fn around<K: Key + ?Sized>(low: &K, high: Option<&K>, first: &K, last: &K) -> Self {
         let of_all = low.shared_up_to(high);
-        // A key alone is like the others but for its last two bytes.
+        // A single key shares with others all but its last two bytes.
         let shared = first.shared(last).min(last.bytes().len().saturating_sub(2));
         let skip = shared.saturating_sub(KEPT).max(of_all);
         // One in the byte in which they differ, if that is among the eight.
@@ -190,7 +193,7 @@ impl Frame {
         self.scale.skip
     }
 
-    /// The head of a key that begins with what is skipped, from the eight bytes behind that, as [`Key::head`] has them.
+    /// The head of a key that begins with the skipped bytes, from the eight bytes behind them, as [`Key::head`] returns them.
     pub(super) fn head(&self, bytes: u64) -> u32 {
         self.scale.head(bytes)
     }
@@ -203,7 +206,7 @@ impl Frame {
 }
 
 impl Scale {
-    /// For what is up to `span` above `base`.
+    /// For values up to `span` above `base`.
     fn new(base: u64, skip: usize, span: u64) -> Self {
         Self { base, skip, shift: (u64::BITS - span.leading_zeros()).saturating_sub(u32::BITS) }
     }
@@ -213,7 +216,7 @@ impl Scale {
         u32::try_from(bytes.saturating_sub(self.base) >> self.shift).unwrap_or(u32::MAX)
     }
 
-    /// The head of a key that lies so to those that begin with what is skipped.
+    /// The head of a key. `beside` is how it compares with keys that begin with the skipped bytes.
     #[inline(always)]
     fn head_of<K: Key + ?Sized>(self, key: &K, beside: std::cmp::Ordering) -> u32 {
         match beside {
@@ -224,7 +227,7 @@ impl Scale {
     }
 }
 
-/// Where the order of a leaf is.
+/// The index of the order of a leaf.
 #[inline(always)]
 fn place(leaf: Number) -> usize {
     Descriptors::number(handle(leaf))
@@ -233,12 +236,12 @@ fn place(leaf: Number) -> usize {
 /// Above all versions of a latch that can be read.
 const BEING_WRITTEN: u64 = u64::MAX;
 
-/// What stands for a version at which nobody knows the order, as none can be read that is even: below that, and above all before.
+/// Stands for a version at which no order is known. It is even, as no readable version is; it lies below `version`, and above all before.
 pub(super) fn lost(version: u64) -> u64 {
     version - 1
 }
 
-/// The bits of word `at` of an order that are of the first `rank` slots.
+/// The bits of word `at` of an order that belong to the first `rank` slots.
 #[inline(always)]
 fn kept(rank: usize, at: usize) -> u64 {
     match rank.saturating_sub(at * WORD) {
@@ -254,7 +257,7 @@ impl Default for Orders {
 }
 
 impl Orders {
-    /// The slots of a leaf at this version, in the order of their keys, if anybody has left them.
+    /// The slots of a leaf at this version, in the order of their keys, if a thread has left them.
     #[inline]
     pub(super) fn at(&self, leaf: Number, version: u64) -> Option<Sorted> {
         let order = self.places.get(place(leaf)).filter(|order| order.version.load(Acquire) == version)?;
@@ -265,22 +268,22 @@ impl Orders {
         (order.version.load(Relaxed) == version).then(|| Sorted { bytes: bytemuck::cast(words.map(u64::to_le)), count })
     }
 
-    /// Whether somebody has left the order of a leaf at this version.
+    /// Whether a thread has left the order of a leaf at this version.
     pub(super) fn is_at(&self, leaf: Number, version: u64) -> bool {
         self.places.get(place(leaf)).is_some_and(|order| order.version.load(Relaxed) == version)
     }
 
-    /// Asks for the order of a leaf. A hint.
+    /// Prefetches the order of a leaf. A hint.
     pub(super) fn prefetch_order(&self, leaf: Number) {
         self.places.get(place(leaf)).into_iter().for_each(probe::prefetch);
     }
 
-    /// Asks for what is known of a leaf. A hint.
+    /// Prefetches what is known of a leaf. A hint.
     pub(super) fn prefetch(&self, leaf: Number) {
         self.places.get(place(leaf)).into_iter().for_each(probe::prefetch_lines);
     }
 
-    /// Asks for the order of a leaf, and for what becomes the head of a key in a slot; [`Orders::add`] reads the others, too. A hint.
+    /// Prefetches the order of a leaf, and where the head of a key in a slot will be; [`Orders::add`] reads the others, too. A hint.
     #[inline(always)]
     pub(super) fn prefetch_head(&self, leaf: Number, slot: usize) {
         if let Some(order) = self.places.get(place(leaf)) {
@@ -290,7 +293,7 @@ impl Orders {
         }
     }
 
-    /// Leaves an order for others, unless somebody is just doing so.
+    /// Leaves an order for other threads, unless one is just doing so.
     pub(super) fn leave(&self, leaf: Number, version: u64, sorted: &Sorted) {
         let order = self.places.get_or_make(place(leaf));
         let old = order.version.load(Relaxed);
@@ -300,7 +303,7 @@ impl Orders {
         order.store(version, sorted.bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)));
     }
 
-    /// Notes a key that is about to be in a slot of a leaf that nobody else writes to: its head, and its place in the order.
+    /// Notes a key that is about to be in a slot of a leaf to which no other thread writes: its head, and its place in the order.
     #[inline(always)]
     pub(super) fn add<K: Key + ?Sized>(&self, leaf: Number, change: Change, slot: usize, key: &K) {
         let Some(order) = self.places.get(place(leaf)) else { return };
@@ -325,7 +328,7 @@ impl Orders {
         );
     }
 
-    /// Takes a slot out of the order of a leaf that nobody else writes to.
+    /// Removes a slot from the order of a leaf to which no other thread writes.
     #[inline(always)]
     pub(super) fn remove(&self, leaf: Number, change: Change, slot: usize) {
         let Some(order) = self.places.get(place(leaf)) else { return };
@@ -344,7 +347,7 @@ impl Orders {
         }
     }
 
-    /// These slots, which count, by their heads, if there are any. They are those of the keys if the version of the latch is the same behind.
+    /// These slots, which count, by their heads, if there are any. The heads are those of the keys if the version of the latch is the same behind.
     pub(super) fn by_heads(&self, leaf: Number, slots: u64) -> Option<ByHeads> {
         let order = self.places.get(place(leaf)).filter(|order| order.shape.load(Acquire) != 0)?;
         // With their slots no two are equal.
@@ -358,7 +361,7 @@ impl Orders {
         Some(ByHeads { words, count })
     }
 
-    /// The slots of a leaf at this version by their heads, if it has any, and their order is known.
+    /// The slots of a leaf at this version, with their heads, if it has any, and its order is known.
     pub(super) fn by_order(&self, leaf: Number, version: u64) -> Option<ByHeads> {
         let order = self.places.get(place(leaf)).filter(|order| order.shape.load(Acquire) != 0)?;
         let sorted = self.at(leaf, version)?;
@@ -374,7 +377,7 @@ impl Orders {
         self.places.get(place(leaf)).is_some_and(|order| order.scale().is_some())
     }
 
-    /// The frame of a leaf to which nobody else writes.
+    /// The frame of a leaf to which no other thread writes.
     pub(super) fn frame(&self, leaf: Number) -> Option<Frame> {
         let order = self.places.get(place(leaf))?;
         let mut frame = Frame { scale: order.scale()?, skipped: Vec::new() };
@@ -382,8 +385,8 @@ impl Orders {
         Some(frame)
     }
 
-    /// Frames the heads of a leaf that is latched, or that does not live yet; or that has no frame, and nobody else writes to. (Two who read may frame a leaf
-    /// one after the other, alike.)
+    /// Sets frame and heads of a leaf that is latched, or does not live yet, or that has no frame and to which no other thread writes. (Two readers may set the
+    /// same frame of a leaf one after the other.)
     pub(super) fn set(&self, leaf: Number, frame: &Frame, heads: impl Iterator<Item = (usize, u32)>) {
         let order = self.places.get_or_make(place(leaf));
         heads.for_each(|(slot, head)| order.heads[slot].store(head, Release));
@@ -393,7 +396,7 @@ impl Orders {
         order.shape.store((skip as u64) << 8 | u64::from(shift) << 1 | 1, Release);
     }
 
-    /// Forgets the heads of a leaf that is latched, or that does not live yet.
+    /// Forgets the heads of a leaf that is latched, or does not live yet.
     pub(super) fn forget(&self, leaf: Number) {
         if let Some(order) = self.places.get(place(leaf)) {
             order.shape.store(0, Relaxed);
@@ -403,17 +406,17 @@ impl Orders {
 }
 
 impl Order {
-    /// Stores slots, and their version behind them. The caller has seen to it that nobody else does.
+    /// Stores slots, and behind them their version. The caller ensures that no other thread does.
     #[inline(always)]
     fn store(&self, version: u64, words: impl Iterator<Item = u64>) {
-        // Who sees one of the slots sees that the version is gone.
+        // A thread that sees one of the slots sees that the version is gone.
         fence(Release);
         self.slots.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
         self.version.store(version, Release);
     }
 
-    /// Has the order follow a change of the leaf, if it is known: what becomes of each word is told from the rank of the slot. If that cannot be told, the
-    /// order is no more. (All by words, whose parts nobody stores: a processor waits for what it reads so.)
+    /// Makes the order follow a change of the leaf, if it is known: the rank of the slot determines each word. If the rank is unknown, the order is dropped.
+    /// (All by whole words: a processor stalls if it reads a word of which parts were just stored.)
     #[inline(always)]
     fn follow(&self, Change { from, to }: Change, rank: impl FnOnce() -> Option<usize>, word: impl Fn(usize, &[u64; SLOTS_MAX / WORD], usize) -> u64) {
         if self.version.load(Acquire) != from {
@@ -427,7 +430,7 @@ impl Order {
         self.store(to, (0..words.len()).map(|at| word(rank, &words, at)));
     }
 
-    /// Number of slots in order whose heads are below that one, unless one of them is equal, or there are as many slots as can be.
+    /// Number of slots in order whose heads are below `head`; `None` if one of them is equal, or the leaf is full.
     #[inline(always)]
     fn rank(&self, head: u32) -> Option<usize> {
         // What is behind the last slot is above all heads.
@@ -438,7 +441,7 @@ impl Order {
         let (mut rank, mut size) = (0, SLOTS_MAX);
         while size > 1 {
             let half = size / 2;
-            // No branch: nobody could guess it.
+            // No branch, since it would be unpredictable.
             rank += if head_at(rank + half) < head.into() { half } else { 0 };
             size -= half;
         }
@@ -477,7 +480,7 @@ mod tests {
         assert_eq!((at(3, 17), at(3, 25)), (None, Some(vec![])), "somebody slow has left an older one");
     }
 
-    /// The order at each version is made of that version, so that a torn one shows.
+    /// The order at each version is computed from that version, so that a torn one shows.
     #[test]
     fn nobody_reads_an_order_that_is_being_written() {
         let orders = Orders::default();
@@ -495,7 +498,7 @@ mod tests {
         });
     }
 
-    /// Against the same in a vector; the heads are so few that some are equal.
+    /// Compared with the same in a vector; there are so few heads that some are equal.
     #[test]
     fn an_order_follows_what_is_added_and_removed() {
         let orders = Orders::default();
@@ -511,7 +514,7 @@ mod tests {
         let (mut version, mut model) = (1, Vec::<(u32, usize)>::new());
         for round in 0..if cfg!(miri) { 200 } else { 20_000 } {
             let change = Change { from: version, to: version + 8 };
-            // For a while it grows, then it shrinks, and so on.
+            // It grows for a while, then shrinks, and so on.
             if model.len() < SLOTS_MAX && (model.is_empty() || random(4) < 1 + round / 100 % 2 * 2) {
                 let free: Vec<usize> = (0..SLOTS_MAX).filter(|slot| model.iter().all(|(_, other)| other != slot)).collect();
                 let (head, slot) = (random(1 << 12) as u32, free[random(free.len())]);
@@ -542,7 +545,7 @@ mod tests {
         let orders = Orders::default();
         let at = |version| orders.at(leaf(4), version).map(|order| order.slots().collect::<Vec<_>>());
         let one = || Sorted::of(std::iter::once(3));
-        // Nobody has any order, nor any head.
+        // No thread has left an order, or any head.
         orders.add(leaf(4), Change { from: 1, to: 9 }, 3, &b"key"[..]);
         orders.carry(leaf(4), Change { from: 1, to: 9 });
         assert_eq!((at(1), at(9)), (None, None));
@@ -550,7 +553,7 @@ mod tests {
         orders.leave(leaf(4), 9, &one());
         orders.add(leaf(4), Change { from: 9, to: 17 }, 5, &b"key"[..]);
         assert_eq!((at(9), at(17)), (None, None));
-        // It is a later one, and somebody who sorts it makes it known again.
+        // The version is a later one, and a thread that sorts the leaf makes its order known again.
         orders.leave(leaf(4), 9, &one());
         assert_eq!(at(9), None);
         orders.leave(leaf(4), 17, &one());
@@ -561,12 +564,12 @@ mod tests {
     }
 
     /// One leaf, to which one thread writes as writers do, while others leave orders of versions that they have read, and follow those that they find. The
-    /// order at each version is made of that version.
+    /// order at each version is computed from that version.
     #[test]
     fn who_holds_a_leaf_and_who_has_sorted_it_agree() {
         let (orders, latch) = (Orders::default(), AtomicU64::new(1));
         orders.set(leaf(0), &Frame::default(), (0..SLOTS_MAX).map(|slot| (slot, slot as u32)));
-        // At each other version one slot less.
+        // At every other version one slot less.
         let missing = |version: u64| (version / 16) as usize % SLOTS_MAX;
         let slots = |version: u64| (0..SLOTS_MAX).filter(move |slot| (version / 8).is_multiple_of(2) || *slot != missing(version));
         orders.leave(leaf(0), 1, &Sorted::of(slots(1)));
@@ -590,7 +593,7 @@ mod tests {
             for from in (1..last).step_by(8) {
                 let change = Change { from, to: from + 8 };
                 if from / 8 % 64 == 63 {
-                    // As where heads do not tell: others leave what they have sorted, by and by.
+                    // As if heads did not tell: sooner or later, others leave what they have sorted.
                     std::thread::yield_now();
                 } else if (change.to / 8).is_multiple_of(2) {
                     orders.add(leaf(0), change, missing(from), &(missing(from) as u64).to_be_bytes()[..]);
@@ -605,7 +608,7 @@ mod tests {
         assert!(followed > 0);
     }
 
-    /// Of ranges of every width, whose keys share nothing or much, and are of any length.
+    /// For ranges of every width, with keys of any length that share nothing or much.
     #[test]
     fn heads_never_contradict_keys() {
         let mut state = 1_u64;
@@ -629,7 +632,7 @@ mod tests {
             }
             let high = keys.pop().filter(|_| round % 3 > 0);
             let low = keys.remove(0);
-            // That of the range, or one of some of the keys, or of one of them.
+            // The frame of the range, or of some of the keys, or of one of them.
             let some = [random(keys.len()), random(keys.len())];
             let [first, last] = [some[0].min(some[1]), some[0].max(some[1])].map(|at| &keys[at][..]);
             let frame = match round % 2 {
@@ -638,7 +641,7 @@ mod tests {
             };
             let heads: Vec<u32> = keys.iter().map(|key| frame.head_of(&key[..])).collect();
             assert!(heads.is_sorted(), "{low:?} {keys:?} {high:?} {heads:?}");
-            // In slots of a leaf: half of them there when it was framed, the others added.
+            // In slots of a leaf: half of the keys were there when it was framed, the others were added.
             let orders = Orders::default();
             let keys = &keys[..keys.len().min(SLOTS_MAX)];
             let slot = |at: usize| (at * 5 + round) % SLOTS_MAX;
@@ -673,7 +676,7 @@ mod tests {
         assert!(heads.windows(2).all(|pair| pair[1] - pair[0] > 1 << 23), "a hundred keys, as far apart as 32 bits have them: {heads:?}");
     }
 
-    /// Of a range that makes them share nothing, they tell as well as if it did; and so are others told that follow them.
+    /// Even if the range implies no shared bytes, heads tell keys apart as well as if it did, and those of keys added later, too.
     #[test]
     fn what_keys_share_costs_no_bit() {
         let key = |at: u32| format!("application:user:{at:010}").into_bytes();

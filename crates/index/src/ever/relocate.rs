@@ -1,18 +1,17 @@
-//! Putting leaves and low fences elsewhere, so that what is free between them becomes whole extents (`directory.rs`), and whole slabs
+//! Moving leaves and low fences, so that the free space between them becomes whole extents (`directory.rs`) and whole slabs
 //! (`crates/pmem/src/alloc/evacuation.rs`).
 //!
-//! *A leaf* X, whose extent is to leave, goes to a dead one, N. It begins to append to X, so that nobody else writes there, and readers go on:
-//! 1. write N with the entries of X, flush, fence. N is dead: a crash forgets it.
-//! 2. the directory entry of N: low := that of X, the same word; state := that of the next generation; flush, fence: the commit point. Before: X as it was.
+//! *A leaf* X, whose extent is to leave, goes to a dead one, N. The move begins to append to X, so no other thread writes there, and readers continue:
+//! 1. Write N with the entries of X, flush, fence. N is dead: a crash forgets it.
+//! 2. The directory entry of N: low := that of X, the same word; state := that of the next generation; flush, fence: the commit point. Before: X as it was.
 //!    After: N, since X, with an equal low, has the lower generation.
-//! 3. the state of X := 0, flush, fence. X must be dead before its place is used again, and before N is.
-//! 4. the router; the latch of X says obsolete. Volatile.
+//! 3. The state of X := 0, flush, fence. X must be dead before its place is reused, and before N dies.
+//! 4. The router; the latch of X becomes obsolete. Volatile.
 //!
 //! Recovery finds one of the states that a merge leaves.
 //!
-//! *A low fence*, in a record that is to leave: the leaf's word in the directory changes from a link of one record to a link of another with the same key,
-//! which is durable before: one store. A crash leaves the one or the other. Then the old record is retired. It begins to append, too: nobody else looks at
-//! the word.
+//! *A low fence* whose record is to leave: one store changes the leaf's word in the directory from the link of one record to the link of another with the same
+//! key, which is durable before. A crash leaves the one or the other. Then the old record is retired. This also appends: no other thread looks at the word.
 
 use super::Ever;
 use super::directory::Number;
@@ -32,7 +31,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Relocated::walk(from, leaves_max, |key| self.relocate_leaf(key, is_leaving))
     }
 
-    /// Moves the leaf of `key` and its low fence, if they are to leave; whether it has, and where the next leaf begins.
+    /// Moves the leaf of `key` and its low fence, if they are to leave. Returns whether it has moved either, and where the next leaf begins.
     fn relocate_leaf(&self, key: &K, is_leaving: &dyn Fn(u64) -> bool) -> Result<(bool, Option<K::Owned>), Error> {
         let (number, appending) = until_done(|| {
             let route = self.router.find(Target::At(key))?;
@@ -41,7 +40,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             self.router.validate(&route)?;
             Ok((route.leaf, latch.append_from(version.map_err(|Restart| self.wake(route.leaf))?)?))
         });
-        // Nobody else writes to the leaf, so its fences stand.
+        // No other thread writes to the leaf, so its fences stand.
         let Fences { low, high } = self.router.fences_of(key);
         let moved = self.relocate_fence(number, is_leaving).and_then(|fence| Ok((fence, self.move_leaf(number, is_leaving)?)));
         if let Ok((_, Some(to))) = moved {
@@ -57,7 +56,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok((fence || leaf.is_some(), high))
     }
 
-    /// Puts what a leaf holds, to which nobody else writes, into another, if it is to leave and there is one that is not; which one.
+    /// Moves the contents of a leaf, to which no other thread writes, to a dead one, if it is to leave and there is one that stays. Returns that one.
     fn move_leaf(&self, number: Number, is_leaving: &dyn Fn(u64) -> bool) -> Result<Option<Number>, Error> {
         let directory = &self.directory;
         if !is_leaving(directory.extent_at(number)) {
@@ -80,7 +79,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(Some(to.number))
     }
 
-    /// Puts the low fence of a leaf into another record, if it is to leave; whether it was.
+    /// Moves the low fence of a leaf to another record, if it is to leave. Returns whether it was.
     fn relocate_fence(&self, number: Number, is_leaving: &dyn Fn(u64) -> bool) -> Result<bool, Error> {
         let word = &self.directory.entry(&self.pool, number).low;
         let (low, fence) = K::read_fence(&self.pool, word.get())?;

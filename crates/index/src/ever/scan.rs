@@ -18,12 +18,12 @@ use std::cell::Cell;
 use std::num::NonZeroU64;
 use std::ops::{Bound, ControlFlow};
 
-/// What a scan gathers of a leaf.
+/// What a scan collects of a leaf.
 pub(super) trait Gathered: Sized {
-    /// That of a slot, of whose key nobody asks for the head, because it is in the record.
+    /// For a slot whose head is not needed, because its key is in the record.
     fn of(slot: usize, value: NonZeroU64) -> Self;
 
-    /// Moves what has been sorted to where nothing is.
+    /// Moves sorted entries to `to`, which is empty.
     fn take(sorted: &mut Vec<Placed>, to: &mut Vec<Self>);
 
     fn entry(&self) -> leaf::Entry;
@@ -45,7 +45,7 @@ impl Gathered for Placed {
     }
 }
 
-/// The value alone, for who reads keys himself, where they are in records.
+/// The value alone, for callers that read keys themselves, if keys are in records.
 impl Gathered for NonZeroU64 {
     #[inline(always)]
     fn of(_: usize, value: NonZeroU64) -> Self {
@@ -70,7 +70,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         direction: Direction,
         visit: impl FnMut(&[T], usize, &mut K::Owned) -> Result<ControlFlow<()>, Error>,
     ) -> Result<(), Error> {
-        // The way to the next leaf, while it is under the same node, and that has not changed.
+        // The way to the next leaf, as long as that is under the same node, and the node has not changed.
         let next = Cell::new(None);
         let mut sorted = Vec::new();
         let read = |from: &Bound<K::Owned>, found: &mut Vec<T>| {
@@ -79,7 +79,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 let outcome = self.read_leaf(scan_target(from, direction), start, direction, failures >= OUTRUN, &mut sorted, found);
                 if outcome.is_err() {
                     failures += 1;
-                    // The leaf may have changed, and the way not: a leaf is given up after its node has changed.
+                    // The leaf may have changed without the way: a leaf is given up after its node has changed.
                     start = start.filter(|route| self.router.validate(route).is_ok());
                 }
                 outcome
@@ -95,7 +95,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         scan_leaves(&self.pool, from, direction, T::entry, read, ask, visit)
     }
 
-    /// Reads a whole leaf in the order of its keys; what a scan learns of it, and the way to the one beside it. Keeps writers out meanwhile if it is to.
+    /// Reads a whole leaf in the order of its keys. Returns what a scan learns of it, and the way to the leaf beside it. `keeps_out`: keeps writers out
+    /// meanwhile.
     #[expect(clippy::type_complexity, reason = "an attempt, and what it has found")]
     fn read_leaf<T: Gathered>(
         &self,
@@ -120,20 +121,20 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
         if let Some(next) = &next {
             if K::WHOLE {
-                // A leaf of integers is done sooner than the next one comes, so each is asked for from two leaves before.
+                // Reading a leaf of integers takes less time than fetching the next one, so each is prefetched two leaves ahead.
                 if is_first {
                     self.prefetch(next);
                 }
                 self.router.beside(next, direction).iter().for_each(|after| self.prefetch(after));
             } else if let Ok((_, descriptor)) = self.leaf(next.leaf) {
-                // The rest when the scan comes closer.
+                // The rest is prefetched when the scan comes closer.
                 probe::prefetch(descriptor);
                 self.known.orders.prefetch_order(next.leaf);
             }
         }
         let version = if keeps_out { descriptor.latch().read_idle() } else { descriptor.latch().read() };
         let Ok(version) = version else {
-            // Not on a way that was out of date when the latch was looked at.
+            // Not on a way that was stale when the latch was read.
             self.router.validate(&route)?;
             return Err(self.wake(route.leaf));
         };
@@ -145,9 +146,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         };
         found.clear();
         let wide = Wide::get();
-        // Integers are in the leaf, and sorted sooner than an order is read.
+        // Integers are in the leaf: sorting them takes less time than reading an order.
         let order = if K::WHOLE { None } else { self.order_of(&route, leaf, descriptor, version) };
-        // By its hash. What is damaged is met in the search by order.
+        // Found by its hash. Damage is met in the search by order.
         let sought = match target {
             Target::At(key) | Target::Below(key) if is_first && !K::WHOLE => Some((key, Place::of::<LINES>(key.token()))),
             _ => None,
@@ -155,7 +156,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let outcome = match order {
             Some(order) => {
                 found.extend(order.slots().filter_map(|slot| Some(T::of(slot, leaf.value(slot)?))));
-                // All the first records at once, rather than that of the key before the others.
+                // Prefetches all the first records at once, rather than that of the sought key before the others.
                 if let (Target::At(_), Some((_, place))) = (target, sought)
                     && let Some(slot) = descriptor.likely::<LINES>(wide, place)
                 {
@@ -164,7 +165,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 Ok(())
             }
             None => {
-                // Of integers nothing is left out.
+                // Of integers, no byte is skipped.
                 let fences = if K::WHOLE { None } else { Some(self.router.fences(&route)?) };
                 let outcome = self.sort(leaf, descriptor.occupied::<LINES>(wide), fences.as_ref().map_or(0, Fences::skip), sorted);
                 if let Some(fences) = fences.filter(|_| outcome.is_ok()) {
@@ -187,11 +188,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok((outcome.map(|()| LeafRead { is_beside: !is_first, behind, sought }), next))
     }
 
-    /// The slots of a leaf in the order of its keys, which are in records, if that can be told without a look at those.
+    /// The slots of a leaf in the order of its keys, which are in records, if that can be told without reading those.
     fn order_of(&self, route: &Route, leaf: &Leaf<LINES>, descriptor: &Descriptor, version: u64) -> Option<Sorted> {
         self.known.orders.at(route.leaf, version).or_else(|| {
             let (sorted, has_ties) = self.sort_by_heads(route.leaf, leaf, descriptor.occupied::<LINES>(Wide::get()))?;
-            // On a way that is out of date the leaf may be one that is just being made, at the version with which it will live.
+            // On a stale way the leaf may be one that is just being made, at the version with which it will live.
             if self.router.validate(route).is_ok() && descriptor.latch().validate_idle(version).is_ok() {
                 self.known.orders.leave(route.leaf, version, &sorted);
                 if has_ties {
@@ -202,8 +203,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         })
     }
 
-    /// Frames a leaf anew, heads of which are equal, if that tells its keys apart, and nothing has changed since they were sorted. Who reads the leaf starts
-    /// again then, and finds the order.
+    /// Makes a new frame for a leaf that has equal heads, if that tells its keys apart, and nothing has changed since they were sorted. The reader of the leaf
+    /// then starts again, and finds the order.
     #[cold]
     fn frame_anew(&self, route: &Route, leaf: &Leaf<LINES>, descriptor: &Descriptor, version: u64, sorted: &Sorted) {
         let placed = sorted.slots().filter_map(|slot| Some(Placed { entry: leaf::Entry { head: 0, value: leaf.value(slot)? }, slot }));
@@ -219,7 +220,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
     }
 
-    /// Puts slots of a leaf, which count, in the order of their keys, if it has heads. Keys are read where heads are equal; whether any are.
+    /// Sorts slots of a leaf, which count, by their keys, if it has heads. Keys are read where heads are equal. Also returns whether any are.
     pub(super) fn sort_by_heads(&self, number: Number, leaf: &Leaf<LINES>, slots: u64) -> Option<(Sorted, bool)> {
         let found = self.known.orders.by_heads(number, slots)?;
         let tied = found.ties();
@@ -233,7 +234,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Some((Sorted::of(placed.iter().map(|placed| placed.slot)), true))
     }
 
-    /// Leaves to others what has been learnt from the keys of a leaf, on a way that was right, if nothing has changed since.
+    /// Leaves to other threads what was learnt from the keys of a leaf, found on a valid way, if nothing has changed since.
     fn teach(&self, number: Number, descriptor: &Descriptor, version: u64, fences: &Fences<K>, sorted: &[Placed]) {
         let orders = &self.known.orders;
         if descriptor.latch().validate_idle(version).is_ok() {
@@ -248,7 +249,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
     }
 
-    /// Asks for a leaf that a scan comes to, and for heads of its keys if its order is not known.
+    /// Prefetches a leaf to which a scan will come, and the heads of its keys if its order is not known.
     fn prefetch_leaf(&self, route: &Route) {
         if !K::WHOLE
             && let Ok((leaf, descriptor)) = self.leaf(route.leaf)
@@ -260,7 +261,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
     }
 
-    /// Asks for the records with which a scan of a leaf begins, if nobody is at it; or for the beginnings of all, if their order cannot be told.
+    /// Prefetches the records with which a scan of a leaf begins, if no thread holds it; or the beginnings of all, if their order cannot be told.
     fn prefetch_records(&self, route: &Route, direction: Direction) {
         if !K::WHOLE
             && let Ok((leaf, descriptor)) = self.leaf(route.leaf)
@@ -273,7 +274,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
     }
 
-    /// Asks for the first records of a leaf, behind those slots that come before.
+    /// Prefetches the first records of a leaf, after skipping the slots that come before.
     #[inline(always)]
     fn prefetch_in_order(&self, leaf: &Leaf<LINES>, order: &Sorted, direction: Direction, is_before: impl Fn(usize) -> bool) {
         let ask = |slot| leaf.value(slot).iter().for_each(|value| Record::prefetch(&self.pool, value.get()));
@@ -283,7 +284,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
     }
 
-    /// Asks for all of a leaf.
+    /// Prefetches all of a leaf.
     fn prefetch(&self, route: &Route) {
         if let Ok((leaf, descriptor)) = self.leaf(route.leaf) {
             probe::prefetch(descriptor);
@@ -306,13 +307,13 @@ mod tests {
 
     type Index = Ever<[u8], Hardware, 14, 68, 112>;
 
-    /// What an index has of a record of this key.
+    /// The value word in an index for a record of this key.
     fn written(pool: &Pool<Hardware>, key: &[u8]) -> NonZeroU64 {
         let record = pool.seal(Record::write(pool, key, b"", Version::default()).unwrap());
         NonZeroU64::new(record.release().link()).unwrap()
     }
 
-    /// Of keys that are there and others, in leaves of whose order nobody knows, and again when it is known.
+    /// From present and absent keys, in leaves whose order is not known, and again when it is known.
     #[test]
     fn a_scan_begins_where_its_bound_is() {
         let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 8 << 20, ..PoolOptions::default() }).unwrap();
@@ -386,7 +387,7 @@ mod tests {
         assert!(lost > 0 || cfg!(miri));
     }
 
-    /// Sorted behind all others of its leaf, it is above all of the next one.
+    /// The damaged key, sorted behind all others of its leaf, is above all keys of the next one.
     #[test]
     fn a_damaged_key_hides_no_leaf() {
         let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 32 << 20, ..PoolOptions::default() }).unwrap();
@@ -409,7 +410,7 @@ mod tests {
         }
     }
 
-    /// By heads, and by keys where heads are none or equal; while leaves are divided, merged and opened again.
+    /// By heads, and by keys where there are no heads or equal ones, while leaves are divided, merged and opened again.
     #[test]
     fn leaves_are_in_order_however_much_heads_tell() {
         let count: u64 = if cfg!(miri) { 200 } else { 4_000 };
@@ -474,7 +475,7 @@ mod tests {
     }
 
     thread_local! {
-        /// What happens whenever a value has been read.
+        /// Called whenever a value has been read.
         static MEANWHILE: Cell<Option<&'static dyn Fn()>> = const { Cell::new(None) };
     }
 
@@ -495,7 +496,7 @@ mod tests {
         }
     }
 
-    /// A writer has been at the leaf whenever it has been read.
+    /// A writer comes to the leaf whenever it has been read.
     #[test]
     fn a_scan_that_is_outrun_keeps_writers_out() {
         let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 8 << 20, ..PoolOptions::default() }).unwrap();
@@ -519,7 +520,7 @@ mod tests {
         index.check().unwrap();
     }
 
-    /// The range of the last leaf has no end, and that of the first begins with nothing; what is read between two writes, or nothing at all.
+    /// The last range has no end, and the first begins with nothing; what is read between two writes, or nothing at all.
     #[test]
     fn an_order_outlasts_what_is_appended() {
         let count: u64 = if cfg!(miri) { 200 } else { 4_000 };
@@ -544,13 +545,13 @@ mod tests {
                 }
             }
             index.check().unwrap();
-            // Till somebody scans the first leaf, or divides it, it has no heads.
+            // Until a thread scans the first leaf, or divides it, it has no heads.
             let allowed = 14 * 4 + if every < count { count / 40 } else { count / 10 };
             assert!(lost < allowed && tied < allowed, "{prefix}, scanned every {every}: lost {lost} of {count}, with equal heads {tied}");
         }
     }
 
-    /// Of how many leaves the order is known at the version that their latch has, and of how many it is not.
+    /// Number of leaves whose order is known at the version of their latch, and number of the others.
     fn known(index: &Index) -> (usize, usize) {
         let (mut known, mut unknown) = (0, 0);
         let mut count = |_: &Fences<[u8]>, number| {
@@ -558,12 +559,12 @@ mod tests {
             *if index.known.orders.is_at(number, version) { &mut known } else { &mut unknown } += 1;
         };
         index.router.check(&mut count).unwrap();
-        // Which compares all that are known with the keys.
+        // This compares all known orders with the keys.
         index.check().unwrap();
         (known, unknown)
     }
 
-    /// By writes of every kind, one by one and several at once.
+    /// By writes of every kind, singly and in batches.
     #[test]
     fn writers_keep_orders_up_to_date() {
         let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 64 << 20, ..PoolOptions::default() }).unwrap();
@@ -598,7 +599,7 @@ mod tests {
         expect("and what follows merges", 1);
     }
 
-    /// Each scan finds all keys that nobody takes away, in order, while others come and go.
+    /// Each scan finds all keys that are never removed, in order, while others come and go.
     #[test]
     fn scans_among_writers_are_complete_and_in_order() {
         let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 256 << 20, ..PoolOptions::default() }).unwrap();

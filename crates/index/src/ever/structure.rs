@@ -1,4 +1,4 @@
-//! Splits and merges. See `ever.rs` for the protocol, whose steps the comments count.
+//! Splits and merges. The comments number the steps of the protocols in `ever.rs`.
 
 use super::directory::{Dead, Directory, Number};
 use super::leaf::{Built, Descriptor, Leaf, Place, SLOTS_MAX, Slot};
@@ -22,7 +22,7 @@ struct Halves<K: Key + ?Sized> {
     /// All entries in the order of their keys, and how many of them stay.
     placed: Vec<Placed>,
     at: usize,
-    /// Where keys are in records.
+    /// If keys are in records.
     heads: Option<Heads>,
 }
 
@@ -30,21 +30,21 @@ struct Halves<K: Key + ?Sized> {
 struct Heads {
     by_slot: [u32; SLOTS_MAX],
     right: Frame,
-    /// None if the lower half keeps what the whole has.
+    /// `None` if the lower half keeps the frame of the whole.
     left: Option<Frame>,
 }
 
 impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const FANOUT: usize> Ever<K, M, LINES, LEAVES, FANOUT> {
-    /// Asks for what slots of a leaf are sorted by, where keys are in records, from byte `skip` on. A hint.
+    /// Prefetches what slots of a leaf are sorted by, from byte `skip` on, if keys are in records. A hint.
     #[inline(always)]
     pub(super) fn prefetch_heads(&self, leaf: &Leaf<LINES>, slots: u64, skip: usize) {
         each(slots).filter_map(|slot| leaf.value(slot)).for_each(|value| Record::prefetch_head(&self.pool, value.get(), skip));
     }
 
-    /// Puts slots of a leaf in the order of their keys, whose range shares `skip` bytes.
+    /// Sorts slots of a leaf by their keys, which share `skip` bytes, as all keys of its range do.
     pub(super) fn sort(&self, leaf: &Leaf<LINES>, slots: u64, skip: usize, placed: &mut Vec<Placed>) -> Result<(), Error> {
         if !K::WHOLE {
-            // The keys are in the records: all are asked for at once.
+            // The keys are in the records: all are prefetched at once.
             self.prefetch_heads(leaf, slots, skip);
         }
         let (mut found, mut heads, mut count) = ([Placed { entry: leaf::Entry { head: 0, value: NonZeroU64::MIN }, slot: 0 }; RANKED], [0; RANKED], 0);
@@ -64,12 +64,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         leaf::sort_by_entry::<K, M, _>(&self.pool, placed, |placed| placed.entry)
     }
 
-    /// Chooses where to split a full leaf that nobody else writes to. Where keys are added at the end of all, the leaf is left full.
+    /// Chooses where to split a full leaf to which no other thread writes. If keys are being added at the end of all, the leaf is left full.
     fn halve(&self, key: &K, number: Number, version: u64, leaf: &Leaf<LINES>, occupied: u64) -> Result<Halves<K>, Error> {
         let damaged = |what| Error::from(everleaf_pmem::Error::corrupt(self.pool.offset_of(leaf).bytes(), what));
         let fences = self.router.fences_of(key);
         let mut placed = Vec::with_capacity(Leaf::<LINES>::CAPACITY);
-        // No record is read, then, but those beside the separator.
+        // Then no record is read, except those beside the separator.
         let orders = &self.known.orders;
         let sorted = if K::WHOLE { None } else { self.by_heads(number, version, occupied) };
         let frame = match &sorted {
@@ -89,13 +89,13 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
         let key_of = |at: usize| {
             let key = leaf::read::<K, M>(&self.pool, &placed[at].entry)?;
-            // The others are where they belong, whatever has become of their records.
+            // Other keys are where they belong, whatever has become of their records.
             match frame.as_ref().is_some_and(|frame| u64::from(frame.head_of(key.borrow())) != placed[at].entry.head) {
                 true => Err(damaged("a leaf with a record of which the key has changed")),
                 false => Ok(key),
             }
         };
-        // Of the last leaf alone.
+        // Read for the last leaf only.
         let last = if fences.high.is_none() { Some(key_of(placed.len() - 1)?) } else { None };
         let (at, separator) = match last.filter(|last| *key > *last.borrow()) {
             Some(last) => (placed.len(), K::separator(last.borrow(), key)),
@@ -111,14 +111,14 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(Halves { low: fences.low, separator, placed, at, heads })
     }
 
-    /// A full leaf in the order of its heads, if they tell all keys apart. What is divided by them stays divided, so an order that is known is looked through.
+    /// A full leaf in the order of its heads, if they tell all keys apart. A division by heads is permanent, so even a known order is checked.
     fn by_heads(&self, number: Number, version: u64, occupied: u64) -> Option<ByHeads> {
         let (orders, tell_apart) = (&self.known.orders, |heads: &ByHeads| heads.tell_apart(Leaf::<LINES>::CAPACITY));
         orders.by_order(number, version).filter(tell_apart).or_else(|| orders.by_heads(number, occupied).filter(tell_apart))
     }
 
-    /// The heads of the halves of a leaf, the upper of which begins with entry `at`: those that it was sorted by, if they had a frame, or new ones, for which
-    /// all keys are read. Where nothing moves, `key` is the first of the upper one, and others are expected to follow it as it follows those of the leaf.
+    /// The heads of the halves of a leaf; the upper half begins with entry `at`. Heads are those that it was sorted by if they had a frame, else new ones, for
+    /// which all keys are read. If nothing moves, `key` is the first of the upper half, and others are expected to follow it as it follows those of the leaf.
     fn heads_of(&self, frame: Option<Frame>, fences: &Fences<K>, separator: &K, placed: &[Placed], at: usize, key: &K) -> Result<Heads, Error> {
         let (lower, upper) = placed.split_at(at);
         let high = fences.high.as_ref().map(Borrow::borrow);
@@ -144,8 +144,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(Heads { by_slot, right, left })
     }
 
-    /// The frame for these entries of a leaf, in the order of their keys, and their heads by slots: that of its range, or one of the keys if that tells too
-    /// little. All keys are read.
+    /// The frame for these entries of a leaf, in the order of their keys, and their heads by slots. The frame is that of the range, or one of the keys if the
+    /// former tells too little. All keys are read.
     pub(super) fn frame_of(&self, low: &K, high: Option<&K>, placed: &[Placed]) -> Result<(Frame, Vec<(usize, u32)>), Error> {
         let heads = |frame: &Frame| {
             let head = |Placed { entry, slot }: &Placed| Ok((*slot, frame.head(K::rehead(&self.pool, frame.skip(), entry.head, entry.value)?)));
@@ -164,10 +164,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(if differ(&of_keys) { (around, of_keys) } else { of_range })
     }
 
-    /// Splits a full leaf, and inserts the key if it belongs to the new one. If not, the insert is to be tried again.
+    /// Splits a full leaf, and inserts the key if it belongs in the new one. If not, the insert is retried.
     #[cold]
     pub(super) fn split(&self, key: &K, value: NonZeroU64, reached: Reached<'_, LINES>) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
-        // To be read under the fence of the write before.
+        // Prefetched while the write before is at its fence.
         probe::prefetch_lines(reached.leaf);
         let appending = reached.descriptor.latch().append_from(reached.version)?;
         let is_done = match self.divide(key, value, &reached, appending) {
@@ -183,7 +183,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(Ok(None))
     }
 
-    /// Divides a leaf that nobody else writes to. Whether the key went to the new one.
+    /// Divides a leaf to which no other thread writes. Returns whether the key went to the new one.
     fn divide(&self, key: &K, value: NonZeroU64, reached: &Reached<'_, LINES>, appending: Appending<'_>) -> Result<bool, Error> {
         let Reached { way, leaf, descriptor, .. } = reached;
         let occupied = descriptor.occupied::<LINES>(Wide::get());
@@ -198,7 +198,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // Step 1.
         let built = self.write(right, &upper);
         let fence = self.pool.fence_all(fence.map(|fence| fence.flush()));
-        // The last that can fail; from here on the low fence is linked.
+        // The last step that can fail; from here on the low fence is linked.
         let new = self.begin(right.number)?;
         fence.map(Durable::release);
         new.fill(&built.fingerprints);
@@ -209,7 +209,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             orders.set(right.number, frame, slots.clone().zip(heads));
             // The version at which the leaf will be found.
             if let Ok(version) = new.latch().try_read() {
-                // What is pending was built last.
+                // The pending entry was built last.
                 let pending = slots.clone().nth(moving.len()).filter(|_| goes_right);
                 let before = if pending.is_some() { lost(version) } else { version };
                 orders.leave(right.number, before, &Sorted::of(slots.take(moving.len())));
@@ -222,7 +222,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         self.directory.entry(&self.pool, right.number).commit(&self.pool, word, 1);
         // Step 3.
         let _pinned = (!K::WHOLE).then(|| self.pool.pin());
-        // Readers of the leaf do not wait for who merges two others under its node.
+        // Readers of the leaf need not wait for a thread that merges two others under its node.
         let (mut appending, mut lock) = (Some(appending), None);
         let mut lock_leaf = || lock = appending.take().map(|appending| appending.lock());
         self.router.split_behind(&mut lock_leaf, way.leaf, way.leaf, low.borrow(), separator.borrow(), right.number);
@@ -253,14 +253,14 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         built
     }
 
-    /// What is known of the leaf that [`Ever::merge`] would merge that of a route with; `None` if it has no neighbour under its node of the router, which a
-    /// merge may give it.
+    /// The descriptor of the leaf that [`Ever::merge`] would merge with the leaf of a route. `None` if that has no neighbour under its node of the router; a
+    /// merge may give it one.
     pub(super) fn descriptor_beside(&self, route: &Route) -> Option<&Descriptor> {
         let beside = self.router.beside(route, Direction::Forward).or_else(|| self.router.beside(route, Direction::Reverse))?;
         self.leaf(beside.leaf).ok().map(|(_, descriptor)| descriptor)
     }
 
-    /// Merges the leaf of `key` with a neighbour under the same node of the router, if that is worth it and nobody is in the way.
+    /// Merges the leaf of `key` with a neighbour under the same node of the router, if that is worth it and no other thread is in the way.
     pub(super) fn merge(&self, key: &K) -> Result<(), Restart> {
         let Some(pair) = self.router.neighbours(key)? else { return Ok(()) };
         let [left, right] = pair.leaves();
@@ -273,7 +273,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         });
         let Ok(held) = held else {
             pair.release();
-            // For next time.
+            // For the next attempt.
             self.wake(left);
             return Err(self.wake(right));
         };
@@ -288,7 +288,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         if let Ok((_, descriptor)) = self.leaf(right) {
             moved.into_iter().for_each(|(slot, fingerprint)| descriptor.set(slot, fingerprint));
         }
-        // They are of a range that began further up.
+        // The orders are of a range that began further up.
         self.known.orders.forget(right);
         pair.join(right, || {
             lock_of_left.release_obsolete();
@@ -299,14 +299,14 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(())
     }
 
-    /// Begins to append to a leaf, if nobody is in the way.
+    /// Begins to append to a leaf, if no other thread is in the way.
     fn hold(&self, number: Number) -> Result<Appending<'_>, Restart> {
         let latch = self.leaf(number)?.1.latch();
         latch.append_from(latch.try_read()?)
     }
 
-    /// Lets one of two leaves, to which nobody else writes, take over what is in the other, for all but those who read meanwhile; the slots and fingerprints of
-    /// what has moved. `None`, and nothing, if that is not worth it.
+    /// Moves the entries of the left leaf to the right one, for all but concurrent readers; no other thread writes to either. Returns the slots and
+    /// fingerprints of what has moved, or `None`, with nothing changed, if that is not worth it.
     fn join(&self, [left, right]: [Number; 2]) -> Option<Vec<(usize, u8)>> {
         let wide = Wide::get();
         let [(from, moved), (into, descriptor)] = [self.leaf(left).ok()?, self.leaf(right).ok()?];
@@ -346,12 +346,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 }
 
-/// Whether heads in the order of their keys are all different.
+/// Whether heads, in the order of their keys, all differ.
 pub(super) fn differ(heads: &[(usize, u32)]) -> bool {
     heads.is_sorted_by(|left, right| left.1 < right.1)
 }
 
-/// Puts what was found in the order of its heads, without a branch that nobody can predict; false if two of them are equal, be it that the leaf is changing.
+/// Sorts what was found by heads, without an unpredictable branch. Returns false if two heads are equal, which a changing leaf may also cause.
 fn place_by_rank(found: &[Placed], heads: &[u64; RANKED], placed: &mut Vec<Placed>) -> bool {
     let ranks = vector::ranks(heads, found.len());
     placed.clear();

@@ -1,38 +1,38 @@
-//! Circ-Tree's nodes: entries may begin at any slot and go on behind the last one in the first, so a change moves those on its shorter side, a quarter of a
-//! node and not half (C. Wang, G. Brihadiswarn, X. Jiang and S. Chattopadhyay, "Circ-Tree: A B+-Tree Variant with Circular Design for Persistent Memory", IEEE
-//! Transactions on Computers 71(2), 2022).
+//! Circ-Tree's nodes (C. Wang, G. Brihadiswarn, X. Jiang and S. Chattopadhyay, "Circ-Tree: A B+-Tree Variant with Circular Design for Persistent Memory", IEEE
+//! Transactions on Computers 71(2), 2022). Entries may begin at any slot and wrap around from the last slot to the first. So a change moves only the entries on
+//! its shorter side: a quarter of a node and not half.
 //!
-//! The run word of the header has the first slot and the number of entries. One slot at least is vacant, so the ends of the run show, too.
+//! The run word of the header has the first slot and the number of entries. At least one slot is vacant, so the slots show the ends of the run, too.
 //!
 //! # Invariant
 //!
-//! When no change is under way, the value of every slot outside the run is durably 0, and of none within.
+//! When no change is in progress, the value of every slot outside the run is durably 0, and that of no slot within.
 //!
 //! # Writing
 //!
-//! To *move* an entry from slot s to t, which is vacant: 1. head[t] := head[s], value[t] := value[s]. 2. If they lie in two lines, persist that of t. 3.
-//! value[s] := 0. A crash leaves the entry in s, in both, or in t, and never in neither; what is in both is the same, so either may go. (Shifts as FAST's,
-//! word over word, would not do: entries that move to the left look, half way, like others that move to the right, and the wrong one of two would go.)
+//! To *move* an entry from slot s to t, which is vacant: 1. head[t] := head[s], value[t] := value[s]. 2. If s and t lie in two lines, persist that of t. 3.
+//! value[s] := 0. A crash leaves the entry in s, in both, or in t, and never in neither. Both copies are the same, so either may be removed. (FAST's shifts,
+//! word over word, would not do: an entry half moved to the left looks like one half moved to the right, and the wrong copy would be removed.)
 //!
-//! Insert at rank i of n: 1. move those before it, from the first on, one slot to the left, or those behind it, from the last on, one to the right: the fewer.
-//! 2. the new entry, head, then value, into the slot that has become vacant; that is the commit point. 3. the run word. Flush the lines of 2 and 3, fence.
+//! Insert at rank i of n: 1. move those before it, from the first on, one slot to the left, or those behind it, from the last on, one slot to the right: the
+//! fewer. 2. the new entry, head, then value, into the vacant slot; that is the commit point. 3. the run word. Flush the lines of 2 and 3, fence.
 //!
-//! Remove rank i of n: 1. value := 0, the commit point. 2. move those before it, from the last on, to the right, or those behind it, from the first on, to the
-//! left: the fewer. 3. the run word. Flush the line that was vacated, and the header, fence.
+//! Remove rank i of n: 1. value := 0, the commit point. 2. move the entries before it, from the last on, to the right, or those behind it, from the first on,
+//! to the left: the fewer. 3. the run word. Flush the line with the vacated slot, and the header, fence.
 //!
-//! Either costs a flush for each line of slots that it touches and one for the header, and a fence for each line of slots: what is in slots tells by itself
-//! what the run is, so it is harmless if a crash keeps the run word of 3 and not the slots, or the slots alone. Update: one value word, persisted.
+//! Either costs a flush for each line of slots that it touches and one for the header, and a fence for each line of slots. The slots alone tell what the run
+//! is, so it is harmless if a crash keeps the run word of 3 and not the slots, or the slots alone. Update: one value word, persisted.
 //!
 //! Cut, behind a split: all slots, the run word; one fence. Append, in a join: all slots; fence; the run word, which is durable with the link that lies in its
-//! line. What a crash leaves of either is beyond the range of the node, all of it, and goes.
+//! line. All that a crash leaves of either is beyond the range of the node, and recovery removes it.
 //!
 //! # Recovery
 //!
 //! 1. Slots that are beyond the node's range become vacant.
-//! 2. The run begins one slot before what the header says if that is not vacant: a change of the left end was on its way. No other end comes there, or there
-//!    would not be a vacant slot.
-//! 3. From there on, all the way round: an entry that is the same as the one before it goes; one that comes behind a vacant slot moves up.
-//! 4. The run word, if it differs. Flush all, fence. A crash within leaves what these steps begin with.
+//! 2. If the slot before the first one in the header is not vacant, the run begins there: a change of the left end was in progress. The right end cannot reach
+//!    this slot, or no slot would be vacant.
+//! 3. From there on, all the way round: an entry equal to the one before it is removed; an entry behind a vacant slot moves up.
+//! 4. The run word, if it differs. Flush all, fence. A crash within leaves a state from which these steps can begin.
 
 use super::node::{Header, Line, Node, PER_LINE, Run, UNSOUND, header_and_lines};
 use crate::Error;
@@ -68,7 +68,7 @@ impl<const LINES: usize> Node for Circular<LINES> {
         self.run().count
     }
 
-    /// Where the run goes on in the first slot, it is one of two: that one's head tells which.
+    /// If the run wraps around, a search begins at its first entry or at slot 0: the head in slot 0 tells which.
     #[inline(always)]
     fn begin(&self, head: u64) -> usize {
         let run = self.run();
@@ -79,7 +79,7 @@ impl<const LINES: usize> Node for Circular<LINES> {
     #[inline(always)]
     fn insert<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, rank: usize, count: usize, entry: Entry) -> Run {
         let old = self.run();
-        // Ranks are those of afterwards. Where the run begins anew, what changes is where it began, too.
+        // Ranks are those after the insertion. If the run gets a new first slot, the old first slot has changed, too.
         let (run, changed) = if rank < count - rank {
             let run = Run { base: Self::slot_of(old, Self::SLOTS - 1), count: count + 1 };
             (0..rank).for_each(|to| self.relocate(pm, run, to + 1, to));
@@ -130,7 +130,7 @@ impl<const LINES: usize> Node for Circular<LINES> {
         }
         self.flush_slots(pm, added);
         pm.fence();
-        // Durable with the link, which lies in the same line and comes next. Till then all of them go.
+        // This is durable with the link, which lies in the same line and is stored next. Until then recovery removes all of them.
         pm.store(&self.header.run, Run { count: run.count + added.count, ..run }.word(), Release);
     }
 
@@ -200,7 +200,7 @@ impl<const LINES: usize> Circular<LINES> {
         pm.store(&self.slot(slot)[VALUE], 0, Release);
     }
 
-    /// Moves an entry to a vacant slot: ranks of a run.
+    /// Moves an entry to a vacant slot: `from` and `to` are ranks of a run.
     #[inline(always)]
     fn relocate<M: Medium>(&self, pm: &Pm<M>, run: Run, from: usize, to: usize) {
         let [from, to] = [from, to].map(|rank| Self::slot_of(run, rank));
@@ -212,7 +212,7 @@ impl<const LINES: usize> Circular<LINES> {
         self.vacate(pm, from);
     }
 
-    /// Sets the run word, durably, with all that was flushed before.
+    /// Sets the run word, durably, with everything that was flushed before.
     #[inline(always)]
     #[track_caller]
     fn set_run<M: Medium>(&self, pm: &Pm<M>, run: Run) {

@@ -1,21 +1,21 @@
-//! FAST: entries from the first slot on. They end with the slots, or where a value is 0; what is behind that one counts for nothing and may be anything. The
+//! FAST: entries lie from the first slot on. They end with the slots, or at the first value of 0; slots behind that one do not count and may hold anything. The
 //! run word of the header is 0.
 //!
 //! # Writing
 //!
-//! A change shifts entries, word by word, from line to line, each of which is made durable before the next is touched. A crash leaves lines as before, lines as
-//! after, and at most one with a prefix of its stores: a copy of an entry beside it, perhaps in two lines, by whose identity it is told (`shift.rs`).
+//! A change shifts entries, word by word, from line to line. Each line is made durable before the next is touched. A crash leaves lines as before, lines as
+//! after, and at most one line with a prefix of its stores: a copy of an entry beside it, perhaps in two lines, which its identity tells (`shift.rs`).
 //!
-//! Insert at slot i of n, for each line that it touches 1 flush and 1 fence:
-//! 1. value[n + 1] := 0, unless it is: from the second next store on, it ends the entries. If it is in another line than slot n, persist: a crash that kept
+//! Insert at slot i of n, with 1 flush and 1 fence for each line that it touches:
+//! 1. value[n + 1] := 0, unless it is 0: from the second next store on, it ends the entries. If it is in another line than slot n, persist: a crash that kept
 //!    slot n and not this would count what was cut off long ago.
-//! 2. for j = n - 1 down to i: slot j + 1 := slot j; if j + 1 is the first of its line, persist that line, for slot j is about to change. A crash within: the
-//!    copy is taken back, and what was shifted with it.
+//! 2. for j = n - 1 down to i: slot j + 1 := slot j. If j + 1 is the first of its line, persist that line, because slot j changes next. After a crash within,
+//!    recovery takes back the copy and what was shifted with it.
 //! 3. slot i := the new entry, whose last store is the commit point; persist its line.
 //!
-//! Remove slot i, the same costs: 1. for j = i to n - 2: slot j := slot j + 1, of which the first store is the commit point; if j is the last of its line,
-//! persist that line, for slot j + 1 is about to change. 2. value[n - 1] := 0, which is the commit point if i = n - 1; persist. A crash within: recovery
-//! finishes the shift.
+//! Remove slot i, at the same costs: 1. for j = i to n - 2: slot j := slot j + 1; the first store is the commit point. If j is the last of its line, persist
+//! that line, because slot j + 1 changes next. 2. value[n - 1] := 0, which is the commit point if i = n - 1; persist. After a crash within, recovery finishes
+//! the shift.
 //!
 //! Update: one value word, persisted.
 
@@ -92,7 +92,7 @@ impl<const LINES: usize> Node for Fast<LINES> {
         pm.persist(self.line(count));
     }
 
-    /// A crash has the first of them cut off, and with it whatever there is behind, which may be what was there before, if lines are torn from each other.
+    /// After a crash, recovery cuts off the first of them and whatever is behind, which may be what was there before if the crash kept only some of the lines.
     fn append<M: Medium>(&self, pm: &Pm<M>, next: &Self) {
         let (count, added) = (self.count(), next.count());
         let end = count + added;
@@ -107,7 +107,7 @@ impl<const LINES: usize> Node for Fast<LINES> {
 
     fn recover<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, high: Option<&K>) -> Result<(), Error> {
         if let Some(high) = high {
-            // One by one: of the entries behind the first that is cut off nothing is known, since an append may have been cut short.
+            // In order: nothing is known of the entries behind the first that is cut off, since a crash may have interrupted an append.
             for slot in 0..self.count() {
                 if self.is_beyond(pm, self.slot(slot), high)? {
                     self.cut(pm, slot);

@@ -1,32 +1,32 @@
 //! Nodes of LCB+-Tree, the plain B+-tree with a log that NV-Tree's paper compares with (J. Yang, Q. Wei, C. Chen, C. Wang, K. L. Yong and B. He, "NV-Tree:
-//! Reducing Consistency Cost for NVM-based Single Level Systems", FAST 2015): before a node changes, an image of it is logged. Nothing is combined or left out:
-//! it is what consistency costs if nobody takes pains.
+//! Reducing Consistency Cost for NVM-based Single Level Systems", FAST 2015). Before a node changes, an image of it is logged. Nothing is combined or left out:
+//! this is what consistency costs without optimisation.
 //!
 //! ```text
-//! header, lines    entries from the first slot on, as many as the run word of the header says, which is as Circ-Tree's
-//! log              the run word, as it was, or 0: no change is under way | seven words that nobody reads
+//! header, lines    entries from the first slot on; their number is in the run word of the header, which is as Circ-Tree's
+//! log              the run word, as it was, or 0: no change is in progress | seven words that nobody reads
 //! image            the lines, as they were
 //! ```
 //!
-//! The log lies behind its node, where the paper does not say; so whoever has the node's latch has its log, changes of two nodes do not meet, and recovery has
-//! nothing to look for.
+//! The paper does not say where the log lies. Here it lies behind its node: whoever has the node's latch has its log, changes of two nodes do not meet, and
+//! recovery has nothing to look for.
 //!
 //! # Writing
 //!
-//! A change, whatever it is:
+//! Every change has these steps:
 //! 1. image := lines, all of them; flush, fence. A crash leaves an image that does not count.
-//! 2. log := the run word of the header; persist. From here on a crash has the change taken back.
+//! 2. log := the run word of the header; persist. After a crash from here on, recovery takes the change back.
 //! 3. entries shift, in any order; the run word of the header. Flush each line that has changed; fence.
 //! 4. log := 0, the commit point; persist.
 //!
-//! Insert, remove, cut, and update, whose cost so grows with the node: that. Append, in a join, needs no log: the entries that it adds do not count before the
-//! link that the caller stores next, whatever a crash leaves of them. So are the links between nodes, and the words above, as in all of these trees: single
-//! words, whose order is that of the tree's protocol.
+//! Insert, remove, cut and update do this, so the cost of an update grows with the node. Append, in a join, needs no log: the entries that it adds do not count
+//! before the link that the caller stores next, whatever a crash leaves of them. Nor do the links between nodes and the words above need one, as in all of
+//! these trees: they are single words, whose order is that of the tree's protocol.
 //!
 //! # Recovery
 //!
 //! 1. Unless the log is 0: lines := image, run word := log; flush, fence; log := 0, persist. 2. The entries end before the first that is beyond the node's
-//!    range. A crash within begins again.
+//!    range. After a crash within, recovery begins again.
 
 use super::node::{Header, Line, Node, PER_LINE, Run, UNSOUND, header_and_lines};
 use crate::Error;
@@ -38,7 +38,7 @@ use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 resident! {
-    /// What of a node is in its log, besides the image.
+    /// The log of a node, without the image.
     pub(crate) struct Log {
         run: Word,
         reserved: [Word; 7],
@@ -121,7 +121,7 @@ impl<const LINES: usize> Node for Logged<LINES> {
         }
         self.flush_slots(pm, added);
         pm.fence();
-        // Durable with the link, which lies in the same line and comes next. Till then all of them go.
+        // This is durable with the link, which lies in the same line and is stored next. Until then recovery removes all of them.
         pm.store(&self.header.run, Self::run_word(added.base + added.count), Release);
     }
 
@@ -164,7 +164,7 @@ impl<const LINES: usize> Logged<LINES> {
         word == Self::run_word(Run::of(word, Self::CAPACITY).count)
     }
 
-    /// Steps 1, 2 and 4 around 3, which flushes what it changes.
+    /// Steps 1, 2 and 4 around step 3, which is `act` and flushes what it changes.
     #[track_caller]
     fn change<M: Medium>(&self, pm: &Pm<M>, act: impl FnOnce()) {
         Self::copy_lines(pm, &self.lines, &self.image);
@@ -184,7 +184,7 @@ impl<const LINES: usize> Logged<LINES> {
         self.set_log(pm, 0);
     }
 
-    /// In any order: neither counts before the caller has made the other durable.
+    /// Stores in any order: the copy does not count before the caller has made it durable.
     #[track_caller]
     fn copy_lines<M: Medium>(pm: &Pm<M>, from: &[Line], to: &[Line]) {
         for (from, to) in from.as_flattened().as_flattened().iter().zip(to.as_flattened().as_flattened()) {

@@ -1,14 +1,14 @@
-//! Nodes, whatever the order in which their entries lie: FAST's ([`super::fast`]), Circ-Tree's ([`super::circular`]), LCB+-Tree's ([`super::logged`]) or
-//! CDDS's ([`super::versioned`]), which say how a change is written. The tree's module documentation has the protocol of nodes among each other.
+//! Nodes, whatever the order in which their entries lie. FAST ([`super::fast`]), Circ-Tree ([`super::circular`]), LCB+-Tree ([`super::logged`]) and CDDS
+//! ([`super::versioned`]) say how a change is written. The tree's module documentation has the protocol between nodes.
 //!
 //! ```text
 //! line 0   link of the next node of the level | low fence | level, as a link | run | four words of zeroes
 //! line l   4 x { head, value }, or 2 with a lifetime                                 1 <= l <= LINES; a node is 64 (LINES + 1) bytes, and a log
 //! ```
 //!
-//! Entries ascend. In a leaf, an entry is that of a key. In an inner node it is that of a child: the value is its link, the head that of its low fence, and
-//! where heads are equal, that fence is looked at itself. An entry is told by its place in that order, its *rank*; the *slot* where it lies is the layout's
-//! affair.
+//! Entries ascend. In a leaf, an entry is that of a key. In an inner node it is that of a child: the value is the child's link, the head that of its low fence.
+//! If heads are equal, the fences themselves are compared. An entry is identified by its place in that order, its *rank*. The layout decides in which *slot* it
+//! lies.
 
 use crate::Error;
 use crate::key::Key;
@@ -39,22 +39,22 @@ resident! {
     }
 }
 
-/// Slots one behind the other, the first of a node behind its last.
+/// Consecutive slots; the first slot of a node follows its last.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// The first of them.
+    /// The first slot.
     pub(super) base: usize,
     pub(super) count: usize,
 }
 
 impl Run {
-    /// As a header tells it: first slot, 16 bits | number of entries, 16 bits | the complement of both, so that damage shows.
+    /// The word in a header: first slot, 16 bits | number of entries, 16 bits | the complement of both, so that damage shows.
     pub(super) fn word(self) -> u64 {
         let run = (self.count << 16 | self.base) as u64;
         run | !run << 32
     }
 
-    /// What a header tells, with neither above `max`, whatever it says.
+    /// What the word in a header says, with neither part above `max`, whatever it says.
     #[inline(always)]
     pub(super) fn of(word: u64, max: usize) -> Self {
         let part = |word: u64| usize::from(word as u16).min(max);
@@ -62,7 +62,7 @@ impl Run {
     }
 }
 
-/// The parts of [`Node`] that all layouts have alike: fields `header` and `lines`, of which there are `LINES`.
+/// The parts of [`Node`] that are the same in all layouts. They use the fields `header` and `lines`, of which there are `LINES`.
 macro_rules! header_and_lines {
     () => {
         const LINES: usize = LINES;
@@ -80,7 +80,7 @@ macro_rules! header_and_lines {
 }
 pub(super) use header_and_lines;
 
-/// What a node is told when it is made.
+/// What the header of a new node says.
 pub(crate) struct Birth {
     /// Link of the next node of the level.
     pub(super) next: u64,
@@ -90,7 +90,7 @@ pub(crate) struct Birth {
     pub(super) level: usize,
 }
 
-/// The bytes of a node and the order in which they are written. Who writes has the node's latch; who reads checks afterwards that nothing has changed.
+/// The bytes of a node and the order in which they are written. A writer has the node's latch; a reader checks afterwards that nothing has changed.
 pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
     /// Lines of slots.
     const LINES: usize;
@@ -102,18 +102,18 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
 
     fn lines(&self) -> &[Line];
 
-    /// What else of a new node is 0.
+    /// The other words of a new node that are 0.
     fn zeroes(&self) -> &[Word] {
         &[]
     }
 
-    /// The slots that entries lie in, as far as the header tells: if it does not tell how many there are, the first value of 0 does.
+    /// The slots in which entries lie, as far as the header tells: if it does not tell how many there are, the first value of 0 does.
     fn run(&self) -> Run;
 
-    /// What the header tells of this many entries from the first slot on.
+    /// The run word of this many entries from the first slot on.
     fn run_word(count: usize) -> u64;
 
-    /// Number of entries. `least` knows a number that it is not below.
+    /// Number of entries. `least` returns a number that it is not below.
     fn count_from(&self, least: impl FnOnce() -> usize) -> usize;
 
     /// A rank before which no head is as large as this one.
@@ -122,31 +122,31 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
         0
     }
 
-    /// Adds an entry at a rank, durably, to a node of `count` entries with room; the slots that have changed. Where the run begins anew, those it began with,
-    /// and begins with, are among them.
+    /// Adds an entry at a rank, durably, to a node of `count` entries with room. Returns the slots that have changed; if the run gets a new first slot, the old
+    /// and the new one are among them.
     fn insert<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, rank: usize, count: usize, entry: Entry) -> Run;
 
-    /// Removes one of `count` entries, durably; the slots as for [`Self::insert`].
+    /// Removes one of `count` entries, durably. Returns the slots as for [`Self::insert`].
     fn remove<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, rank: usize, count: usize) -> Run;
 
-    /// Leaves the first `count` entries and no more, durably.
+    /// Keeps the first `count` entries and no more, durably.
     fn cut<M: Medium>(&self, pm: &Pm<M>, count: usize);
 
-    /// Writes the entries of the next node behind those of this one, durably; what the header tells of them is durable with its link, which the caller stores
-    /// next. Till then all are beyond the range of this node: [`Self::recover`] takes them out again, however many of them there are after a crash.
+    /// Writes the entries of the next node behind those of this one, durably. What the header tells of them is durable with the link of this node, which the
+    /// caller stores next. Until then all are beyond the range of this node: after a crash [`Self::recover`] removes them, however many there are.
     fn append<M: Medium>(&self, pm: &Pm<M>, next: &Self);
 
-    /// Finishes or takes back what a crash has interrupted, durably; stores nothing if there is nothing of that kind. Nobody else has the node. `high` is where
+    /// Finishes or takes back what a crash has interrupted, durably. Stores nothing if there is no such change. No other thread has the node. `high` is where
     /// its range ends, if it does.
     fn recover<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, high: Option<&K>) -> Result<(), Error>;
 
-    /// Whether the header can be true. Who changes a node has looked.
+    /// Whether the header can be true. Whoever changes a node has checked this.
     #[inline(always)]
     fn is_sound(&self) -> bool {
         true
     }
 
-    /// Whether there are so many entries as the header says, if it does, and that can be true. Who has read them all asks.
+    /// Whether the header can be true, and its number of entries, if it has one, is this. Whoever has read all entries asks.
     fn holds(&self, _count: usize) -> bool {
         true
     }
@@ -156,7 +156,7 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
         true
     }
 
-    /// Lines that are worth asking for before they are searched: those of a small node.
+    /// Whether the lines are worth prefetching before they are searched: those of a small node are.
     const ASKED: bool = Self::LINES < 8;
 
     /// Bytes of a new node that [`Self::build`] writes: its first ones.
@@ -165,14 +165,14 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
     /// Slots of a node.
     const SLOTS: usize = Self::LINES * PER_LINE;
 
-    /// The slot so far behind the first of a run.
+    /// The slot of a rank in a run.
     #[inline(always)]
     fn slot_of(run: Run, rank: usize) -> usize {
         let slot = run.base + rank;
         if slot < Self::SLOTS { slot } else { slot - Self::SLOTS }
     }
 
-    /// The rank of an entry in a slot, in a run from `base` on.
+    /// The rank of the entry in a slot, in a run from `base` on.
     #[inline(always)]
     fn rank_of(base: usize, slot: usize) -> usize {
         if slot < base { slot + Self::SLOTS - base } else { slot - base }
@@ -189,7 +189,7 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
         &self.lines()[slot / PER_LINE]
     }
 
-    /// The lines that slots lie in.
+    /// The lines in which slots lie.
     #[inline(always)]
     fn lines_of(run: Run) -> impl Iterator<Item = usize> {
         let first = run.base / PER_LINE;
@@ -247,7 +247,7 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
         Off::<()>::of_link(self.header().level.get()).map(|level| level.bytes() as usize)
     }
 
-    /// Number of entries below `key`, and whether the one behind them is its own. The heads of those before `from` are below that of the key.
+    /// Number of entries below `key`, and whether the next one is that of `key`. The heads of those before `from` are below that of the key.
     #[inline(always)]
     fn rank<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, key: &K, from: usize) -> Result<(usize, bool), Error> {
         let (run, head) = (self.run(), key.head(0));
@@ -300,7 +300,7 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
         }
     }
 
-    /// Whether an entry is beyond a range that ends at `high`. An error if its head is damaged: that must not have entries cut off that count.
+    /// Whether an entry is beyond a range that ends at `high`. An error if its head is damaged: entries that count must not be cut off for that.
     fn is_beyond<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, slot: &[Word; 2], high: &K) -> Result<bool, Error> {
         let Some(entry) = Entry::read(slot) else { return Ok(false) };
         let head = high.head(0);
@@ -331,7 +331,7 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
         self.write_header(pm, birth, count);
     }
 
-    /// The rest of a node that nobody can reach.
+    /// Writes the rest of a node that nobody can reach.
     fn write_header<M: Medium>(&self, pm: &Pm<M>, birth: &Birth, count: usize) {
         let Header { next, low, level, run, reserved } = self.header();
         let words = [(next, birth.next), (low, birth.low), (level, Off::<()>::new(birth.level as u64).link()), (run, Self::run_word(count))];
@@ -340,7 +340,7 @@ pub(crate) trait Node: Resident + Sized + Send + Sync + 'static {
         }
     }
 
-    /// Checks that identities and heads of neighbours are in order, as they are when no operation is under way.
+    /// Checks that identities and heads of neighbours are in order, as they are when no operation is in progress.
     fn check_order<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error> {
         let are_apart = |(below, above): (Entry, Entry)| match below.head.cmp(&above.head) {
             Order::Less => true,

@@ -1,4 +1,4 @@
-//! Creating, opening, filling and checking a tree; recovery is described at the head of the tree's module.
+//! Creating, opening, filling and checking a tree. The head of the tree's module describes recovery.
 
 use super::node::{Birth, Node, PER_LINE, UNSOUND};
 use super::structure::{linked, take_over};
@@ -31,7 +31,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         // persist-equivalent(store late): nobody reads them yet.
         root.reserved.iter().for_each(|word| pool.store(word, 0, Relaxed));
         let (leaf, root) = pool.fence_all((leaf.flush_first(N::BUILT), root.flush()));
-        // Released before the root is linked: a crash in between leaves both unreachable, which is free.
+        // Released before the root is linked: a crash in between leaves both unreachable, and so free.
         let leaf = leaf.release();
         let root = pool.link_root(name, kind_of::<K>(kind), root).inspect_err(|_| pool.retire(leaf, &pool.pin()))?;
         Self::assemble(pool, root, &[leaf], 1, 0)
@@ -55,7 +55,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         image::leave(&self.pool, &self.root().image, &[self.keys.get()])
     }
 
-    /// Opens a tree again, repairing what a crash has left. Finished repairs are durable; opening again after a crash within does the rest.
+    /// Opens a tree again and repairs what a crash has left. Finished repairs are durable. After a crash within, opening again does the rest.
     ///
     /// # Errors
     /// [`Error::NoSuchIndex`]; damage.
@@ -68,7 +68,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
 
         let top = Off::from_link(block.top.get())?;
         let height = height::<M, N>(pool, top)?;
-        // A top of zeroes looks like a leaf without entries: one that is a leaf is read.
+        // A top of zeroes looks like a leaf without entries, so a top that is a leaf is read.
         let counted = keys_left.filter(|_| height > 0);
         let (mut nodes, mut expected, mut keys) = (Vec::new(), vec![Place { off: top, parent: None }], counted.unwrap_or(0));
         for level in (0..=height).rev() {
@@ -102,7 +102,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         unreachable!("the lowest level is 0")
     }
 
-    /// Visits all nodes, level by level from the top, while nobody writes: with the entry above that leads to it.
+    /// Visits all nodes, level by level from the top, each with the entry above that leads to it. Nobody writes meanwhile.
     fn for_each_node(&self, mut visit: impl FnMut(usize, &Place<N>, &N) -> Result<(), Error>) -> Result<(), Error> {
         let top = Off::from_link(self.root().top.get())?;
         let mut expected = vec![Place { off: top, parent: None }];
@@ -155,7 +155,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         Ok(stats)
     }
 
-    /// Joins what removals of all keys may have left behind.
+    /// Joins the empty nodes that may be left when all keys were removed.
     fn join_empty(&self) -> Result<(), Error> {
         for _ in 0..LEVELS_MAX {
             if self.keys.get() > 0 || self.stats().depth <= 1 {
@@ -178,7 +178,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         if !self.read(Target::At(K::LOWEST), |leaf| Ok(is_only(leaf)))? {
             return Err(not_empty());
         }
-        // Before anything is latched: the entries may take their time to come.
+        // This comes before anything is latched: the iterator may be slow.
         let mut built = Built::<K, M, N>::new(&self.pool);
         let count = built.load(entries, fill)?;
         if count == 0 {
@@ -238,7 +238,7 @@ fn list<M: Medium, N: Node>(pool: &Pool<M>, first: Off<N>, level: usize) -> Resu
     Ok(listed)
 }
 
-/// What the entries of the nodes of a level lead to.
+/// The places to which the entries of the nodes of a level lead.
 fn children<M: Medium, N: Node>(pool: &Pool<M>, nodes: &[Off<N>]) -> Result<Vec<Place<N>>, Error> {
     let mut children = Vec::new();
     for &off in nodes {
@@ -253,7 +253,7 @@ fn children<M: Medium, N: Node>(pool: &Pool<M>, nodes: &[Off<N>]) -> Result<Vec<
     Ok(children)
 }
 
-/// Compares the nodes of a level with the entries above, and has those lead to where nodes were moved. For each node, whether no entry leads to it.
+/// Compares the nodes of a level with the entries above, and makes these lead to where nodes were moved. Returns for each node whether no entry leads to it.
 fn adopt<K: Key + ?Sized, M: Medium, N: Node>(pool: &Pool<M>, listed: &[Off<N>], expected: &[Place<N>]) -> Result<Vec<bool>, Error> {
     let low = |node: Off<N>| Ok::<_, Error>(K::read_fence(pool, pool.at(node, "a node does not lie in the pool")?.low())?.0);
     let mut entries = expected.iter().peekable();
@@ -264,7 +264,7 @@ fn adopt<K: Key + ?Sized, M: Medium, N: Node>(pool: &Pool<M>, listed: &[Off<N>],
             Some(Place { off, parent: None }) => *off == node,
             Some(Place { off, parent: Some((parent, rank)) }) => {
                 let (parent, expected) = (pool.at(*parent, "a node does not lie in the pool")?, low(*off)?);
-                // What is beyond a range is cut off, and a range that is damaged must not have that done.
+                // Entries beyond a range are cut off. That must not happen because of a damaged range.
                 if parent.entries().nth(*rank).is_none_or(|entry| entry.head != expected.borrow().head(0))
                     || *rank == 0 && K::read_fence(pool, parent.low())?.0 != expected
                 {
@@ -291,7 +291,7 @@ fn adopt<K: Key + ?Sized, M: Medium, N: Node>(pool: &Pool<M>, listed: &[Off<N>],
     }
 }
 
-/// Joins nodes that no entry leads to to those before them; what is left.
+/// Joins each node to which no entry leads to the node before it. Returns the nodes that are left.
 fn rejoin<K: Key + ?Sized, M: Medium, N: Node>(pool: &Pool<M>, listed: &[Off<N>], are_orphans: &[bool]) -> Result<Vec<Off<N>>, Error> {
     let mut left: Vec<Off<N>> = Vec::with_capacity(listed.len());
     for (&off, is_orphan) in listed.iter().zip(are_orphans) {
@@ -306,7 +306,7 @@ fn rejoin<K: Key + ?Sized, M: Medium, N: Node>(pool: &Pool<M>, listed: &[Off<N>]
     Ok(left)
 }
 
-/// Recovers all nodes of a level, each thread an equal share of them; the number of their entries.
+/// Recovers all nodes of a level, each thread an equal share of them. Returns the number of their entries.
 fn recover_all<K: Key + ?Sized, M: Medium, N: Node>(pool: &Pool<M>, listed: &[Off<N>], level: usize, recovery: &Recovery<'_, M>) -> Result<u64, Error> {
     let recover = |&off: &Off<N>| -> Result<u64, Error> {
         let node = pool.at(off, "a node does not lie in the pool")?;
@@ -335,14 +335,14 @@ fn mark<K: Key + ?Sized, M: Medium, N: Node>(pool: &Pool<M>, off: Off<N>, mut ma
     K::read_fence(pool, node.low())?.1.map_or(Ok(()), |(fence, size)| mark(fence, size))
 }
 
-/// Nodes for a bulk load: flushed, linked with each other, the top last, and reachable for nobody.
+/// Nodes for a bulk load: flushed, linked with each other, the top last, and not reachable yet.
 struct Built<'p, K: Key + ?Sized, M: Medium, N: Node> {
     pool: &'p Pool<M>,
     nodes: Vec<Flushed<'p, N, M>>,
     fences: Vec<Flushed<'p, [Word], M>>,
     /// The last node of its level so far, which waits for the next one to be linked.
     last: Option<Fresh<'p, N, M>>,
-    /// Low fences of the nodes of a level, and where these lie.
+    /// The low fences of the nodes of a level, and the links of these nodes.
     lows: Vec<(K::Owned, NonZeroU64)>,
     leaves: usize,
 }
@@ -352,7 +352,7 @@ impl<'p, K: Key + ?Sized, M: Medium, N: Node> Built<'p, K, M, N> {
         Self { pool, nodes: Vec::new(), fences: Vec::new(), last: None, lows: Vec::new(), leaves: 0 }
     }
 
-    /// Builds a tree; the number of entries.
+    /// Builds a tree. Returns the number of entries.
     fn load(&mut self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<u64, Error> {
         let capacity = N::CAPACITY;
         let size = ((capacity as f64 * fill) as usize).clamp(1, capacity);

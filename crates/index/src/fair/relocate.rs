@@ -1,7 +1,7 @@
-//! Putting nodes elsewhere, so that what is free between blocks becomes whole slabs (`crates/pmem/src/alloc/evacuation.rs`); see the head of the tree's module.
+//! Moving nodes, so that free room between blocks becomes whole slabs (`crates/pmem/src/alloc/evacuation.rs`); see the head of the tree's module.
 //!
-//! A node is latched, then the one before it, then the one above: leftwards and upwards one may wait, since nobody who has a node waits for one below it, or to
-//! the right.
+//! A node is latched, then the one before it, then the one above. Threads may wait leftwards and upwards, because no thread that has a node waits for one below
+//! it or to its right.
 
 use super::node::{Birth, Node};
 use super::structure::linked;
@@ -25,7 +25,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
     pub(super) fn relocate_leaves(&self, from: &K, leaves_max: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Relocated<K>, Error> {
         Relocated::walk(from, leaves_max, |key| {
             let Passed { low, high, mut has_moved } = self.relocate_node(key, 0, is_leaving)?.expect("every tree has leaves");
-            // With a leaf go the nodes above it that begin where it does: so each is met once.
+            // A leaf is taken together with the nodes above it that begin where it does, so each node is met once.
             for level in 1.. {
                 match self.relocate_node(low.borrow(), level, is_leaving)? {
                     Some(above) if above.low == low => has_moved |= above.has_moved,
@@ -52,7 +52,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
             };
             let has_moved = is_leaving(off) || fence.is_some_and(|(fence, _)| is_leaving(fence.bytes()));
             let passed = Passed { low, high, has_moved };
-            // Only what leaves is latched.
+            // Only a node that leaves is latched.
             match has_moved {
                 true => Ok(self.lock(reached)?.map(|held| Some((passed, Some((held, fence)))))),
                 false => reached.validate().map(|()| Ok(Some((passed, None)))),
@@ -74,7 +74,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         }
     }
 
-    /// Puts a copy in the place of a latched node.
+    /// Replaces a latched node by a copy.
     fn replace(&self, held: &Held<'_, N, SENTINELS>, low: &K, level: usize) -> Result<(), Error> {
         let before = if *low == *K::LOWEST { None } else { Some(self.hold_before(held, low, level)?) };
         let (replaced, parent) = match self.hold(Target::At(low), level + 1) {
@@ -87,7 +87,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         replaced
     }
 
-    /// Latches the node before a latched one. Where damage has what is below its range lead to the node itself, that is not waited for.
+    /// Latches the node before a latched one. If damage makes keys below its range lead to the node itself, this fails and does not wait.
     fn hold_before(&self, held: &Held<'_, N, SENTINELS>, low: &K, level: usize) -> Result<Held<'_, N, SENTINELS>, Error> {
         let way = until_done(|| {
             let above = match self.reach(Target::Below(low), level + 1)? {
@@ -104,7 +104,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         Ok(self.hold(Target::Below(low), level)?.expect("the level has a node"))
     }
 
-    /// Between the latched nodes before it and above it, as far as there are such.
+    /// Replaces a node between the latched nodes before it and above it, as far as there are any.
     fn replace_between(
         &self,
         &Held { at: Found { off, node, .. }, .. }: &Held<'_, N, SENTINELS>,
@@ -128,7 +128,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         let copy = pool.alloc::<N>()?;
         copy.build(pool, &Birth { next: node.next().get(), low, level }, node.entries());
         let (copy, fence) = pool.fence_all((copy.flush_first(N::BUILT), fence.map(|fence| fence.flush())));
-        // The last that can fail.
+        // This is the last step that can fail.
         self.latches.begin(&[copy.off().bytes()])?;
         fence.map(Durable::release);
         let Some((parent, rank, _)) = rank else {

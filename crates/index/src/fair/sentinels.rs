@@ -1,17 +1,17 @@
-//! Sentinels: for each line of entries of a node, the head of its first one, so that a search reads these and then one line of entries, or two, and not all
-//! lines before (Ye and Wang's sentinels for persistent B+-trees, arXiv 2106.00323).
+//! Sentinels: for each line of entries of a node, the head of its first entry. So a search reads these and then one line of entries, or two, and not all lines
+//! before (Ye and Wang's sentinels for persistent B+-trees, arXiv 2106.00323).
 //!
-//! There they are a part of the node. Here they lie beside its latch, in DRAM, which who reads a node reads anyway: they take no room from entries, nothing of
-//! them is ever written back, and a crash leaves none that would have to be told from those of today.
+//! There they are a part of the node. Here they lie in DRAM beside its latch, which readers of a node read anyway. They take no room from entries, are never
+//! written back, and a crash leaves no old ones that would have to be told from current ones.
 //!
 //! # Invariant
 //!
-//! A sentinel is not below the first head of its line, as seen between two equal versions of the node's latch; that of a line whose first slot is vacant is as
-//! large as can be. They are stored as complements, so a word of 0 is the largest: a sentinel of which nothing is known has searches begin in a line before,
-//! and no more than that. The line that entries begin in needs none, since every search may begin there; its word tells whether the others are known.
+//! A sentinel is not below the first head of its line, as seen between two equal versions of the node's latch. If the first slot of a line is vacant, its
+//! sentinel is the largest value. Sentinels are stored as complements, so a word of 0 is the largest: an unknown sentinel only makes searches begin in an
+//! earlier line. The line in which entries begin needs none, since every search may begin there; its word tells whether the others are known.
 //!
-//! Insertions and removals keep them up to date, by a store for each line that they shift. What changes more of a node forgets them all, as does the end of
-//! its life; who comes by next reads the node once, under its latch, and knows them again.
+//! Insertions and removals keep them up to date, with a store for each line that they shift. A change of more of the node forgets them all, as does the end of
+//! its life. The next thread that comes by reads the node once, under its latch, and learns them again.
 
 use super::node::{Node, PER_LINE, Run};
 use crate::shift::HEAD;
@@ -19,13 +19,13 @@ use bytemuck::Zeroable;
 use everleaf_pmem::schedule::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// As many as a node has lines of slots, or none at all. See the module documentation.
+/// As many as a node has lines of slots, or none. See the module documentation.
 #[derive(Zeroable)]
 #[repr(transparent)]
 pub(super) struct Sentinels<const SENTINELS: usize>([AtomicU64; SENTINELS]);
 
 impl<const SENTINELS: usize> Sentinels<SENTINELS> {
-    /// A rank before which no head is as large as this one; as near to the first that is as lines are long.
+    /// A rank before which no head is as large as this one, at most a line before the first that is.
     #[inline(always)]
     pub(super) fn start<N: Node>(&self, node: &N, head: u64) -> usize {
         if SENTINELS == 0 {
@@ -37,29 +37,29 @@ impl<const SENTINELS: usize> Sentinels<SENTINELS> {
         (PER_LINE * before).saturating_sub(base % PER_LINE)
     }
 
-    /// All lines of a node, from that of a slot on.
+    /// All lines of a node, beginning with that of the slot `base`.
     #[inline(always)]
     fn lines<N: Node>(base: usize) -> impl Iterator<Item = usize> {
         N::lines_of(Run { base, count: N::SLOTS })
     }
 
-    /// Whether they are to be learned before they are of use.
+    /// Whether they must be learned before they are of use.
     #[inline(always)]
     pub(super) fn are_unknown<N: Node>(&self, node: &N) -> bool {
         SENTINELS > 0 && self.0[node.run().base / PER_LINE].load(Relaxed) == 0
     }
 
-    /// Nothing is known any more. The caller has the latch.
+    /// Forgets all of them. The caller has the latch.
     pub(super) fn forget(&self) {
         self.0.iter().for_each(|sentinel| sentinel.store(0, Relaxed));
     }
 
-    /// Learns all of a latched node.
+    /// Learns all sentinels of a latched node.
     pub(super) fn learn<N: Node>(&self, node: &N) {
         self.set(node, Run { base: node.run().base, count: N::SLOTS }, node.count());
     }
 
-    /// Has them, if they are known, follow a change of some slots of a latched node, which has `count` entries then.
+    /// Makes a change of some slots of a latched node, which has `count` entries then. Updates the sentinels if they are known.
     #[inline(always)]
     pub(super) fn follow<N: Node>(&self, node: &N, count: usize, change: impl FnOnce() -> Run) {
         let is_known = !self.are_unknown(node);

@@ -49,7 +49,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         }
     }
 
-    /// Gives the upper half of a latched node to a new one. Its parent, if it has one, is latched, and has room.
+    /// Moves the upper half of a latched node to a new one. Its parent, if it has one, is latched, and has room.
     fn divide(&self, full: &Held<'_, N, SENTINELS>, parent: Option<&Held<'_, N, SENTINELS>>, level: usize) -> Result<(), Error> {
         let (pool, node) = (&*self.pool, full.node);
         let middle = N::CAPACITY / 2;
@@ -69,7 +69,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
             }
         };
         let (upper, fence, top) = pool.fence_all((upper.flush_first(N::BUILT), fence.map(|fence| fence.flush()), top.map(|top| top.flush_first(N::BUILT))));
-        // The last that can fail.
+        // This is the last step that can fail.
         let places: Vec<u64> = top.iter().map(|top| top.off().bytes()).chain([upper.off().bytes()]).collect();
         self.latches.begin(&places)?;
         fence.map(Durable::release);
@@ -89,16 +89,16 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         Ok(())
     }
 
-    /// Makes a new node the top. It is latched till that is durable: a crash could take back what others would write to it, and below, before.
+    /// Makes a new node the top. It is latched until that is durable: a crash before could take back what others write to it and below.
     pub(super) fn raise(&self, top: Durable<'_, N, M>) {
         let lock = self.latches.of(top.off().bytes()).and_then(Latch::try_lock);
         let lock = lock.expect("nobody knows of a new node");
         self.pool.link(&self.root().top, top);
-        // Nothing has changed in it.
+        // The node itself has not changed.
         lock.release_unchanged();
     }
 
-    /// What divides a latched node, full as it is, before a rank.
+    /// The key that divides a latched, full node before a rank.
     fn separator(&self, node: &N, level: usize, rank: usize) -> Result<K::Owned, Error> {
         node.check_order::<K, M>(&self.pool)?;
         let entry = |rank| node.entries().nth(rank).ok_or_else(|| self.damage(node, "a full node with fewer entries than it counts"));
@@ -118,7 +118,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         Ok(separator)
     }
 
-    /// Where the entry of a low fence belongs in a latched node, behind that of `before`.
+    /// The rank for the entry of a low fence in a latched node, behind the entry of `before`.
     fn rank_behind(&self, parent: &Held<'_, N, SENTINELS>, low: &K, before: u64) -> Result<usize, Error> {
         match parent.rank(&self.pool, low)? {
             (at, false) if at > 0 && parent.node.value(at - 1) == Some(linked(Off::<N>::new(before))) => Ok(at),
@@ -126,13 +126,13 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         }
     }
 
-    /// Joins the node of a level that `key` belongs to and a neighbour, if that is worth it and nobody is in the way; and goes on above.
+    /// Joins the node of a level that `key` belongs to and a neighbour, if that is worthwhile and their latches are free. Then goes on a level above.
     #[cold]
     pub(super) fn join(&self, key: &K, level: usize) {
-        // Damage that is met here is met again by who reads.
+        // Readers also meet any damage that is met here.
         let Ok(Some(parent)) = self.hold(Target::At(key), level + 1) else { return };
         if parent.count() == 1 && !self.is_top(parent.off) {
-            // It has no neighbour here, but may get one.
+            // The node has no neighbour under this parent, but may get one.
             parent.lock.release_unchanged();
             self.join(key, level + 1);
             match self.hold(Target::At(key), level + 1) {
@@ -144,7 +144,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         }
     }
 
-    /// Whether two children of a latched node were joined, and it has become so small that it may be joined itself.
+    /// Joins two children of a latched node, if possible. Returns whether it did, and the node has become so small that it may be joined itself.
     fn join_under(&self, key: &K, level: usize, parent: Held<'_, N, SENTINELS>) -> bool {
         let is_joined = self.join_children(key, level, &parent).unwrap_or(false);
         let left = parent.count();
@@ -156,12 +156,12 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         is_joined && left <= N::CAPACITY / 2
     }
 
-    /// Puts the only child of a latched top in its place.
+    /// Replaces a latched top by its only child.
     fn lower(&self, top: Held<'_, N, SENTINELS>) {
-        // A node one level lower, or a damage that others will meet.
+        // The child is one level lower; otherwise there is damage that others will meet.
         let is_sound = |child: &NonZeroU64| self.place(child.get()).is_ok_and(|child| child.node.level().map(|level| level + 1) == top.node.level());
         let Some(child) = top.node.value(0).filter(is_sound) else { return drop(top.lock) };
-        // What the former top is, a top with one child, is true till its block is used again, for which the worlds of the checker end too soon: see the tests.
+        // The former top has one child and stays valid until its block is used again. The worlds of the checker end before that: see the tests.
         // persist-equivalent(store late): as above.
         self.pool.store(&self.root().top, child.get(), Release);
         // persist-equivalent(flush drop, flush neighbour, fence drop): as above.
@@ -169,9 +169,9 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         self.give_up(top, None);
     }
 
-    /// Gives up a latched node that nothing leads to any more, durably, and its low fence.
+    /// Retires a latched node to which, durably, nothing leads any more, and its low fence.
     pub(super) fn give_up(&self, Held { at: Found { off, sentinels, .. }, lock }: Held<'_, N, SENTINELS>, fence: FenceBlock) {
-        // The next life of the place begins with what the first one did.
+        // The next node in this place begins without known sentinels, as the first one did.
         sentinels.forget();
         lock.release_obsolete();
         let guard = self.pool.pin();
@@ -183,7 +183,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
 
     fn join_children(&self, key: &K, level: usize, parent: &Held<'_, N, SENTINELS>) -> Result<bool, Error> {
         let (below, is_there) = parent.rank(&self.pool, key)?;
-        // With the one behind it; the last, with the one before it.
+        // The child is joined with the one behind it; the last child, with the one before it.
         let at = (below + usize::from(is_there)).min(parent.count().saturating_sub(1));
         let Some((left, right)) = at.checked_sub(1).and_then(|before| Some((parent.node.value(before)?, parent.node.value(at)?))) else { return Ok(false) };
         let Some(left) = self.try_hold(left)? else { return Ok(false) };
@@ -216,15 +216,15 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
         }
     }
 
-    /// Latches the node of a link, if nobody is in the way.
+    /// Latches the node of a link, if its latch is free.
     fn try_hold(&self, link: NonZeroU64) -> Result<Option<Held<'_, N, SENTINELS>>, Error> {
         let at = self.place(link.get())?;
         Ok(at.latch.try_lock().ok().map(|lock| Held { at, lock }))
     }
 }
 
-/// Gives what is in the next node to a node that has room for it, and takes the next node out of the list. `disown` takes it out of the node above, durably.
-/// Nothing has changed after an error.
+/// Moves the entries of the next node to a node that has room for them, and takes the next node out of the list. `disown` takes it out of the node above,
+/// durably. After an error nothing has changed.
 pub(super) fn take_over<K: Key + ?Sized, M: Medium, N: Node>(pm: &Pm<M>, node: &N, (next_off, next): (u64, &N), disown: impl FnOnce()) -> Result<(), Error> {
     [node, next].into_iter().try_for_each(|node| node.check_order::<K, M>(pm))?;
     if node.next().get() != Off::<N>::new(next_off).link() || node.level() != next.level() || node.count() + next.count() > N::CAPACITY {
@@ -237,7 +237,7 @@ pub(super) fn take_over<K: Key + ?Sized, M: Medium, N: Node>(pm: &Pm<M>, node: &
     Ok(())
 }
 
-/// What an entry of an inner node says of a child.
+/// The value of a child's entry in an inner node.
 pub(super) fn linked<N: Node>(child: Off<N>) -> NonZeroU64 {
     NonZeroU64::new(child.link()).expect("a node does not lie at the beginning of a pool")
 }

@@ -1,40 +1,40 @@
 //! Nodes of CDDS, the multi-version B-tree that NV-Tree's paper compares with (S. Venkataraman, N. Tolia, P. Ranganathan and R. H. Campbell, "Consistent and
-//! Durable Data Structures for Non-Volatile Byte-Addressable Memory", FAST 2011): nothing that lives is overwritten. An entry says from which version on it
-//! lives, and until which; one store of the version commits.
+//! Durable Data Structures for Non-Volatile Byte-Addressable Memory", FAST 2011). No live entry is overwritten. An entry says from which version on it lives,
+//! and until which; one store of the version commits.
 //!
 //! ```text
-//! header, slots    2 a line: head | value | start | end; the run word of the header is: version | slots used | those by the dead | check
+//! header, slots    2 a line: head | value | start | end; the run word of the header is: version | slots used | slots of the dead | check
 //! ```
 //!
-//! At version v an entry lives if start <= v < end. Those that live ascend in the slots used; the dead lie among them, anywhere. The paper has one version for
-//! the tree, and one writer; here each node has its own, so writers of two nodes do not meet, and it lies in the line that the paper flushes for its count.
-//! Between nodes goes what goes in all of these trees: a split ends the entries that the new node has.
+//! At version v an entry lives if start <= v < end. The live entries ascend in the slots used; the dead lie among them, anywhere. The paper has one version for
+//! the tree, and one writer. Here each node has its own version, so writers of two nodes do not meet. It lies in the line that the paper flushes for its count.
+//! Between nodes, the protocol of all of these trees applies: a split ends the entries that the new node has.
 //!
-//! A node has one slot more than entries, so that an update always finds one for the version that it makes.
+//! A node has one slot more than entries, so that an update always finds a slot for the version that it makes.
 //!
 //! # Writing
 //!
-//! A slot is written poisoned: start := never; head; value; end; then its start. It lies in one line, so a crash leaves it as it was, or poisoned, or written.
-//! The paper writes its fields one by one, and a crash leaves the key of one entry with the value of another.
+//! A slot is poisoned while it is written: start := never; head; value; end; then its start. It lies in one line, so a crash leaves it as it was, or poisoned,
+//! or written. The paper writes its fields one by one, so a crash leaves the key of one entry with the value of another.
 //!
 //! At version v:
 //! 1. Update: end of the old entry := v + 1; flush.
-//! 2. Insert, and update: a slot. Entries shift towards the first slot behind those used; if there is none, towards the nearest slot of an entry that is dead
-//!    at v. Each is durable before the next: what is overwritten is dead, or is durable in the slot beside it.
+//! 2. Insert, and update: write a slot. To make room, entries shift towards the first slot behind those used; if there is none, towards the nearest slot of an
+//!    entry that is dead at v. Each is durable before the next: what is overwritten is dead, or is durable in the slot beside it.
 //! 3. Remove, and cut: end of each entry := v + 1; flush, fence.
 //! 4. The run word, with v + 1: the commit point. Persist.
 //!
 //! Append, in a join: the entries go behind the slots used, and count with the run word, which is durable with the link that the caller stores next. If there
-//! is no room for them behind the dead, these are left out first: at the same version, entry by entry, each of which is poisoned where it was when it is
-//! durable where it goes. The slot behind those used is poisoned before: see below.
+//! is no room behind the dead, these are left out first, at the same version, entry by entry: an entry is poisoned in its old slot when it is durable in its
+//! new one. The slot behind those used is poisoned before: see below.
 //!
 //! # Recovery
 //!
-//! If among the slots used one is poisoned, or two neighbours are one entry, or two that have only the dead between them, then entries were being shifted, and
-//! the slot behind those used is one of them, or poisoned. As many live as the run word says, which it says of the time before: else there is damage.
-//! 1. end := never, of what would end later than now.
-//! 2. Where entries were being shifted: each that lives once, and the dead left out, as for an append.
-//! 3. The entries end before the first that is beyond the node's range. A crash within begins again: no step takes away what another one looks for.
+//! Entries were being shifted if a slot used is poisoned or starts at v + 1, or if two neighbours, or two with only the dead between them, are one entry. Then
+//! the slot behind those used is one of them, or poisoned. As many live as the run word says, which is from before the change: else there is damage.
+//! 1. end := never, for each live entry that would end later than v.
+//! 2. If entries were being shifted: each live entry is kept once, and the dead are left out, as for an append.
+//! 3. The entries end before the first that is beyond the node's range. After a crash within, recovery begins again: no step removes what another looks for.
 
 use super::node::{Birth, Header, Line, Node, Run, UNSOUND, header_and_lines};
 use crate::Error;
@@ -51,9 +51,9 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 const PER_LINE: usize = 2;
 const START: usize = 0;
 const END: usize = 1;
-/// Changes of one node, after which it takes no more: some days of nothing else. What recovery does comes on top.
+/// The number of changes after which a node takes no more: some days of nothing else. The changes that recovery makes come on top.
 const VERSION_MAX: u64 = (1 << 40) - 16;
-/// Later than all versions: the end of what lives, and the start of what is being written.
+/// Later than all versions: the end of a live entry, and the start of a slot that is being written.
 const NEVER: u64 = u64::MAX;
 
 resident! {
@@ -73,7 +73,7 @@ struct State {
 }
 
 impl State {
-    /// Version, 40 bits | slots used, 8 bits | those of them that are dead, 8 bits | a byte so that all of them are odd together, and damage shows.
+    /// Version, 40 bits | slots used, 8 bits | dead ones among them, 8 bits | a byte that makes the exclusive or of all bytes 255, so that damage shows.
     fn word(self) -> u64 {
         let word = self.version << 24 | (self.used as u64) << 16 | (self.dead as u64) << 8;
         word | u64::from(!parity(word))
@@ -88,7 +88,7 @@ impl State {
     }
 }
 
-/// All bytes of a word together, by exclusive or.
+/// The exclusive or of all bytes of a word.
 fn parity(word: u64) -> u8 {
     word.to_le_bytes().into_iter().fold(0, |all, byte| all ^ byte)
 }
@@ -136,7 +136,7 @@ impl<const LINES: usize> Node for Versioned<LINES> {
         let (state, head) = (self.state(), key.head(0));
         let State { used, dead, .. } = state;
         if dead > 0 && !self.holds(self.living().count()) {
-            // One of the dead may look as if it lived, and its record as it was.
+            // A dead entry may look as if it lived, and its record as it was.
             return Err(self.damaged(pm, UNSOUND));
         }
         let (mut start, mut end) = (0, if dead == 0 { used } else { 0 });
@@ -145,7 +145,7 @@ impl<const LINES: usize> Node for Versioned<LINES> {
             if self.slot(middle)[HEAD].get() < head { start = middle + 1 } else { end = middle }
         }
         let mut below = start;
-        // Ranks are slots where nothing is dead: see `slot_at`.
+        // If nothing is dead, ranks are slots: see `slot_at`.
         for slot in (start..used).filter(|&slot| dead == 0 || state.lives_at(self.lifetime(slot))) {
             let entry = self.slot(slot);
             match if K::WHOLE || entry[HEAD].get() != head { head.cmp(&entry[HEAD].get()) } else { self.compare(pm, key, entry)? } {
@@ -176,7 +176,7 @@ impl<const LINES: usize> Node for Versioned<LINES> {
 
     fn update<M: Medium>(&self, pm: &Pm<M>, rank: usize, value: NonZeroU64) {
         let Some(slot) = self.slot_at(rank) else { return };
-        // Durable with what is added.
+        // This is durable with what is added.
         self.end(pm, slot);
         if let Some(state) = self.add(pm, slot + 1, Entry { head: self.slot(slot)[HEAD].get(), value }) {
             self.commit(pm, State { dead: state.dead + 1, ..state });
@@ -184,7 +184,7 @@ impl<const LINES: usize> Node for Versioned<LINES> {
     }
 
     fn cut<M: Medium>(&self, pm: &Pm<M>, count: usize) {
-        // Behind the last that is left, slots are not used any more, and searches find nothing dead there.
+        // Slots behind the last entry that is left are not used any more, so searches find nothing dead there.
         let Some(used) = self.behind(count) else { return };
         // persist-equivalent: nothing but damage has recovery look there; then what it finds is dead.
         self.living().skip(count).for_each(|slot| self.end(pm, slot));
@@ -211,7 +211,7 @@ impl<const LINES: usize> Node for Versioned<LINES> {
             used += 1;
         }
         pm.fence();
-        // Durable with the link, which lies in the same line and comes next. Till then all of them go.
+        // This is durable with the link, which lies in the same line and is stored next. Until then recovery removes all of them.
         pm.store(&self.header.run, State { version: state.version + 1, used, ..state }.word(), Release);
     }
 
@@ -235,7 +235,7 @@ impl<const LINES: usize> Node for Versioned<LINES> {
         }
         let (State { used, .. }, is_torn) = (self.state(), self.is_torn());
         let limit = if is_torn { (used + 1).min(Self::SLOTS) } else { used };
-        // Whatever was cut short, as many live as did before.
+        // Whatever a crash has interrupted, as many entries live as did before.
         if !self.holds(self.living_in(0..limit).count() - self.copies(limit)) {
             return Err(self.damaged(pm, UNSOUND));
         }
@@ -259,7 +259,7 @@ impl<const LINES: usize> Node for Versioned<LINES> {
 
     #[inline(always)]
     fn is_sound(&self) -> bool {
-        // Where a slot of the dead will be looked for, there must be one.
+        // If a change will look for a slot of a dead entry, there must be one.
         self.is_sound_word() && self.state().version < VERSION_MAX && (self.state().used < Self::SLOTS || self.living().count() < Self::SLOTS)
     }
 
@@ -274,7 +274,7 @@ impl<const LINES: usize> Node for Versioned<LINES> {
 }
 
 impl<const LINES: usize> Versioned<LINES> {
-    /// What the run word says, with no more slots than there are.
+    /// What the run word says, limited to the slots that there are.
     #[inline(always)]
     fn state(&self) -> State {
         let State { version, used, dead } = State::of(self.header.run.get());
@@ -299,7 +299,7 @@ impl<const LINES: usize> Versioned<LINES> {
         &self.lines[slot / PER_LINE][slot % PER_LINE * 2..][..2]
     }
 
-    /// Which slots hold what lives.
+    /// The slots that hold live entries.
     #[inline(always)]
     fn living_in(&self, slots: Range<usize>) -> impl Iterator<Item = usize> {
         let state = self.state();
@@ -326,18 +326,18 @@ impl<const LINES: usize> Versioned<LINES> {
     /// Whether a crash interrupted a shift.
     fn is_torn(&self) -> bool {
         let State { version, used, .. } = self.state();
-        // Any other start that is not over is damage.
+        // Any other start that lies in the future is damage.
         (0..used).any(|slot| [NEVER, version + 1].contains(&self.lifetime(slot)[START].get()))
             || (1..used).any(|slot| self.are_one(slot - 1, slot))
             || self.copies(used) > 0
     }
 
-    /// How many that live in the first slots are the one before once more.
+    /// How many live entries in the first slots repeat the live one before them.
     fn copies(&self, slots: usize) -> usize {
         self.living_in(0..slots).zip(self.living_in(0..slots).skip(1)).filter(|&(one, other)| self.are_one(one, other)).count()
     }
 
-    /// Whether two slots hold the same entry, whatever its end: no two of a key have the same start.
+    /// Whether two slots hold the same entry, whatever its end: no two entries of a key have the same start.
     fn are_one(&self, one: usize, other: usize) -> bool {
         let identity = |slot: usize| [&self.slot(slot)[HEAD], &self.slot(slot)[VALUE], &self.lifetime(slot)[START]].map(Word::get);
         identity(one) == identity(other)
@@ -365,14 +365,14 @@ impl<const LINES: usize> Versioned<LINES> {
         pm.persist(self.lifetime(slot));
     }
 
-    /// Has an entry end with the next version. The caller fences.
+    /// Makes an entry end with the next version. The caller fences.
     #[track_caller]
     fn end<M: Medium>(&self, pm: &Pm<M>, slot: usize) {
         pm.store(&self.lifetime(slot)[END], self.state().version + 1, Release);
         pm.flush(self.lifetime(slot));
     }
 
-    /// Step 2, before a slot; what the run word will say, but for the version. `None` if there is no slot, which there is in each sound node.
+    /// Step 2, before a slot. Returns what the run word will say, except the version. `None` if there is no slot; a sound node always has one.
     fn add<M: Medium>(&self, pm: &Pm<M>, at: usize, entry: Entry) -> Option<State> {
         let state = self.state();
         let (at, state) = if state.used < Self::SLOTS {
@@ -406,7 +406,7 @@ impl<const LINES: usize> Versioned<LINES> {
         pm.persist(&self.header);
     }
 
-    /// Leaves the entries of the first slots that live, each once, durably: who closes the pool next flushes nothing.
+    /// Keeps each live entry of the first slots once, durably: whoever closes the pool next flushes nothing.
     fn leave_out_dead<M: Medium>(&self, pm: &Pm<M>, slots: usize) {
         let State { version, .. } = self.state();
         let mut count = 0;

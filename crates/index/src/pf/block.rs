@@ -1,16 +1,16 @@
-//! The bytes of PFtree's blocks; the tree's module documentation has the protocol.
+//! The bytes of PFtree's blocks. The tree's module documentation has the protocol.
 //!
 //! ```text
 //! block    header word | its words; all of them whole lines
 //! header   bits 0-16 level (0 in an array), 17-30 size, 31 array, 32-63 the complement of these
-//! inner    `size` words of children, 0 = none, in any order; of the largest kind the word of a digit is the one of its number
+//! inner    `size` words of children, 0 = none, in any order; in the largest kind the word of a digit is the one with its number
 //! child    link of the child, its check bits changed by the digit that leads to it: one word is all there is to store
-//! array    `size` words in all; records one behind the other; a word of 0 behind the last, unless the array ends there
-//! record   meta | value | key, padded with zeroes to words, one at least
-//! meta     bits 0-31 CRC-32C of length and key, 32-48 length of the key in bytes, 49-63 whether it counts: two patterns of which no byte is alike
+//! array    `size` words in all: consecutive records, then a word of 0, unless the array ends there
+//! record   meta | value | key, padded with zeroes to words, at least one
+//! meta     bits 0-31 CRC-32C of length and key, 32-48 length of the key in bytes, 49-63 whether it counts: two patterns that differ in each byte
 //! ```
 //!
-//! A *digit* of a key is one of its bytes plus 1, or 0 where it ends; so no key is a prefix of another.
+//! A *digit* of a key is one of its bytes plus 1, or 0 where the key ends. So no key is a prefix of another.
 
 use super::form::Located;
 use crate::{Error, Key};
@@ -22,11 +22,11 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// A line, in words.
 pub(super) const LINE_WORDS: usize = LINE / WORD;
-/// Digits that there are: the size of the largest inner node.
+/// The number of different digits: the size of the largest inner node.
 pub(super) const DIGITS: usize = 257;
-/// Largest array in words, which has one record.
+/// The largest array in words. It has one record.
 pub(super) const WORDS_MAX: usize = (1 << SIZE_BITS) - LINE_WORDS;
-/// The largest array of several records. Who searches one reads a word in DRAM for each line.
+/// The largest array of several records. A search of one reads a word in DRAM for each line.
 pub(super) const SHARED_WORDS_MAX: usize = 64 * LINE_WORDS;
 
 const LEVEL_BITS: u32 = 17;
@@ -46,9 +46,9 @@ const RECORD: usize = 2;
 /// What a header says.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// A node that tells keys apart by the digit at a level: there is room for so many children.
+    /// A node that distinguishes keys by the digit at a level, with room for this many children.
     Inner { level: usize, capacity: usize },
-    /// An array of records, of so many words in all.
+    /// An array of records, of this many words in all.
     Array { words: usize },
 }
 
@@ -112,7 +112,7 @@ pub(super) fn digit<K: Key + ?Sized>(key: &K, level: usize) -> usize {
     byte.map_or(0, |byte| 1 + usize::from(byte))
 }
 
-/// Number of digits that two keys begin with alike, that which ends both among them.
+/// Number of leading digits that two keys have in common, including the one that ends both.
 #[inline(always)]
 pub(super) fn shared<K: Key + ?Sized>(a: &K, b: &K) -> usize {
     let bytes = if K::WHOLE { (a.head(0) ^ b.head(0)).leading_zeros() as usize / 8 } else { a.shared(b) };
@@ -126,7 +126,7 @@ pub(super) fn prefix<K: Key + ?Sized>(key: &K, count: usize) -> K::Owned {
     K::restore(head & !dropped, &key.bytes()[..count.min(key.bytes().len())])
 }
 
-/// The lowest key above all that begin with the first `count` digits of `key`, none of which ends it; `None` if there is none.
+/// The lowest key above all that begin with the first `count` digits of `key`, none of which ends it. `None` if there is none.
 pub(super) fn behind<K: Key + ?Sized>(key: &K, count: usize) -> Option<K::Owned> {
     let digits = if K::WHOLE { key.head(0).to_be_bytes()[..count].to_vec() } else { key.bytes()[..count].to_vec() };
     let last = digits.iter().rposition(|byte| *byte < u8::MAX)?;
@@ -138,7 +138,7 @@ pub(super) fn behind<K: Key + ?Sized>(key: &K, count: usize) -> Option<K::Owned>
     Some(K::restore(u64::from_be_bytes(head), &digits))
 }
 
-/// What the meta word of a record of `key` is while it counts.
+/// The meta word of a record of `key` while it counts.
 #[inline(always)]
 pub(super) fn meta<K: Key + ?Sized>(key: &K) -> u64 {
     if K::WHOLE { meta_of(&key.head(0).to_le_bytes()) } else { meta_of(key.bytes()) }
@@ -149,13 +149,13 @@ fn meta_of(bytes: &[u8]) -> u64 {
     LIVE | (bytes.len() as u64) << LENGTH_SHIFT | u64::from(crc32c(bytes.len() as u32, bytes))
 }
 
-/// Size in words of a record of such a key.
+/// Size in words of a record whose key has this length.
 #[inline(always)]
 pub(super) fn size(length: usize) -> usize {
     RECORD + length.div_ceil(WORD).max(1)
 }
 
-/// A record in an array. Its meta word was read once: memory that is used again meanwhile may hold anything.
+/// A record in an array. Its meta word was read once: memory that is reused meanwhile may hold anything.
 #[derive(Clone, Copy)]
 pub(crate) struct Record<'p> {
     meta: u64,
@@ -175,7 +175,7 @@ impl<'p> Record<'p> {
         ((self.meta & IDENTITY) >> LENGTH_SHIFT) as usize
     }
 
-    /// Whether it is of the key with this meta word. Of byte strings the record that the value links is asked, which whoever looks is mostly about to read.
+    /// Whether it is of the key with this meta word. For byte strings this reads the record that the value links, which the caller mostly is about to read.
     #[inline(always)]
     pub(super) fn is_of<K: Key + ?Sized, M: Medium>(self, pm: &Pm<M>, meta: u64, key: &K) -> Result<bool, Error> {
         if (self.meta ^ meta) & IDENTITY != 0 {
@@ -216,7 +216,7 @@ impl<'p> Record<'p> {
         words(self).cmp(words(other)).then(self.length().cmp(&other.length()))
     }
 
-    /// Its key, and whether it counts; `None` if it does not say what was written.
+    /// Its key, and whether it counts. `None` if it is not as it was written.
     pub(super) fn read<K: Key + ?Sized>(self) -> Option<(K::Owned, bool)> {
         let key = self.key::<K>();
         let meta = meta::<K>(key.borrow());
@@ -227,7 +227,7 @@ impl<'p> Record<'p> {
         }
     }
 
-    /// Has it count no longer, durably.
+    /// Makes it no longer count, durably.
     #[track_caller]
     pub(super) fn kill<M: Medium>(self, pm: &Pm<M>) {
         pm.store(&self.words[0], self.meta & IDENTITY | DEAD, Release);
@@ -235,7 +235,7 @@ impl<'p> Record<'p> {
     }
 }
 
-/// The records of an array, as many as are found. An error if there is something else between them.
+/// The records of an array, as many as are found. The last item is `None` if there is something else behind them.
 pub(super) fn records<K: Key + ?Sized>(array: &[Word]) -> impl Iterator<Item = Option<Located<K>>> {
     let mut next = 1;
     std::iter::from_fn(move || {
@@ -251,7 +251,7 @@ pub(super) fn records<K: Key + ?Sized>(array: &[Word]) -> impl Iterator<Item = O
     })
 }
 
-/// Writes what of a record, and behind it, is to be durable before its meta word; where it ends.
+/// Writes what must be durable before the meta word: the rest of a record, and the word behind it. Returns where the record ends.
 #[inline(always)]
 #[track_caller]
 pub(super) fn prepare<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &[Word], at: usize, key: &K, value: NonZeroU64) -> usize {
@@ -268,16 +268,16 @@ pub(super) fn prepare<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &[Word], at
     end
 }
 
-/// The word of the value of the record that begins at a word of an array.
+/// The value word of the record that begins at a word of an array.
 #[inline(always)]
 pub(super) fn value_word(array: &[Word], at: usize) -> &Word {
     &array[at + 1]
 }
 
-/// Adds a record durably, where the last one ends; where this one does.
+/// Adds a record, durably, where the last one ends. Returns where this one ends.
 ///
-/// 1. Value, key, and 0 behind them. What of them is in other lines than the meta word: flush, fence. A crash: the meta word is 0, there is no record.
-/// 2. The meta word; persist. What precedes it in its own line was stored before it, and is durable if it is.
+/// 1. Value, key, and 0 behind them. Flush those in other lines than the meta word, fence. After a crash the meta word is 0, and there is no record.
+/// 2. The meta word; persist. The words before it in its own line were stored before it, and are durable if it is.
 #[inline(always)]
 pub(super) fn append<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &[Word], at: usize, meta: u64, key: &K, value: NonZeroU64) -> usize {
     let end = prepare(pm, array, at, key, value);
@@ -291,7 +291,7 @@ pub(super) fn append<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &[Word], at:
     end
 }
 
-/// Writes the header and all of an array that nobody can reach; how many words of it count.
+/// Writes the header and all of an array that nobody can reach. Returns how many words of it count.
 pub(super) fn write_array<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &[Word], entries: &[(K::Owned, NonZeroU64)]) -> usize {
     pm.store(&array[0], Shape::Array { words: array.len() }.header(), Relaxed);
     let mut at = 1;

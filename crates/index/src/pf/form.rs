@@ -1,22 +1,22 @@
-//! What arrays keep of records: the whole of them, side by side, as PFtree does; or words that lead there, as ROART does.
+//! The forms in which arrays keep records: whole records, side by side, as PFtree does; or words that lead to records, as ROART does.
 //!
-//! ROART's leaf array (Ma et al., FAST 2021), from which PFtree has come:
+//! ROART's leaf array (Ma et al., FAST 2021), from which PFtree's was derived:
 //!
 //! ```text
 //! array    header word | words that lead to records, 0 = none, in any order
-//! word     bits 0-47 where the record lies, 48-63 of a hash of its key
-//! record   of an integer: key | value, a block of its own; of a byte string what the value links, which has the key
+//! word     bits 0-47 where the record lies, 48-63 bits of a hash of its key
+//! record   of an integer: key | value, a block of its own; of a byte string: what the value links, which has the key
 //! ```
 //!
-//! A record counts with its word, which is stored behind it: two fences for an integer, one for a byte string, whose record was there before. To update is to
-//! write another record, and its word. To remove is to store 0; the last record goes with its array, by the word that leads there, for an array without one
-//! would have no key to be told by (invariant 2 of the tree). Readers go by a bit for each word in DRAM, as ROART's by the bitmap of the array, which is not
-//! flushed; so they see a word when it is durable. The record that a word led to is given back when nobody can be reading it: who replaces or removes one
-//! holds the latch, so that readers find out.
+//! A record counts with its word, which is stored after it: two fences for an integer, one for a byte string, whose record was there before. An update writes
+//! another record, and its word. A removal stores 0. The last record goes with its array, by the word that leads to the array, because an empty array would
+//! have no key to identify it (invariant 2 of the tree). Readers use a bit in DRAM for each word, as ROART's use the bitmap of the array, which is not flushed;
+//! so they see a word when it is durable. The old record is freed when nobody can be reading it: whoever replaces or removes one holds the latch, so readers
+//! notice.
 //!
-//! *Departures from ROART.* Bits of the map are in DRAM and not in the array, which has neither a count nor a lock there, so nothing tells generations apart.
-//! Arrays double up to 64 records, and are of 64 words from the beginning there. A record has no type, and no length for an integer: four of these fill a line,
-//! where each begins one there.
+//! *Departures from ROART.* The bitmap is in DRAM and not in the array, which has neither a count nor a lock there, so generation numbers are not needed.
+//! Arrays double up to 64 records; ROART's have 64 words from the beginning. A record has no type, and no length for an integer: four of these fill a line,
+//! where each of ROART's begins a line.
 
 use super::block::{self, Record};
 use super::side::Side;
@@ -30,7 +30,7 @@ use std::borrow::Borrow;
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// How arrays keep records. What an array has for a value is its *payload*: the value itself, or where the record lies.
+/// How arrays keep records. What an array stores for a value is its *payload*: the value itself, or where the record lies.
 pub(crate) trait Form: Send + Sync + 'static {
     /// Whether the key of a record can be read when the record does not count any more.
     const KEEPS_KEYS: bool;
@@ -38,13 +38,13 @@ pub(crate) trait Form: Send + Sync + 'static {
     /// What a scan gathers of a record.
     type Gathered<'a>;
 
-    /// What an array is to have for a value.
+    /// The payload for a value.
     fn bring<'p, K: Key + ?Sized, M: Medium>(pool: &'p Pool<M>, key: &K, value: NonZeroU64) -> Result<Brought<'p, M>, Error>;
 
     /// The value of a payload.
     fn value<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, payload: NonZeroU64) -> Result<NonZeroU64, Error>;
 
-    /// Size in bytes of the blocks that payloads have, if they have any of their own.
+    /// Size in bytes of the block of a payload, if payloads have blocks of their own.
     fn block_size<K: Key + ?Sized>() -> Option<usize>;
 
     /// The block of a payload, if it has one of its own.
@@ -53,20 +53,20 @@ pub(crate) trait Form: Send + Sync + 'static {
         Self::block_size::<K>().map(|_| Off::new(payload.get()))
     }
 
-    /// Gives the block of a payload back that no array has any more.
+    /// Retires the block of a payload that no array has any more.
     fn retire<K: Key + ?Sized, M: Medium>(pool: &Pool<M>, payload: NonZeroU64) {
         if let Some(block) = Self::block_of::<K>(payload) {
             pool.retire(block, &pool.pin());
         }
     }
 
-    /// Words of an array that entries take.
+    /// Words that entries take in an array.
     fn words_of<K: Key + ?Sized>(entries: &[(K::Owned, NonZeroU64)]) -> usize;
 
-    /// Writes the header and all of an array that nobody can reach; how many words of it count.
+    /// Writes the header and all of an array that nobody can reach. Returns how many words of it count.
     fn write<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &[Word], entries: &[(K::Owned, NonZeroU64)]) -> usize;
 
-    /// The words at which records begin that count.
+    /// The words at which the records that count begin.
     fn live(side: Side<'_>) -> impl Iterator<Item = usize>;
 
     /// The record of a key.
@@ -78,28 +78,28 @@ pub(crate) trait Form: Send + Sync + 'static {
     /// Key and payload of a record that counts.
     fn entry<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &Array<'_>, at: usize) -> Result<(K::Owned, NonZeroU64), Error>;
 
-    /// A key of an array: of a record that counts, or, if their keys are kept, that has counted.
+    /// A key of an array: of a record that counts or, if keys are kept, has counted.
     fn sample<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &Array<'_>) -> Result<K::Owned, Error>;
 
     /// Where a record of a key goes, if there is room.
     fn room<K: Key + ?Sized>(array: &Array<'_>, key: &K, records_max: usize) -> Option<usize>;
 
-    /// Adds a record there, durably, by who alone appends.
+    /// Adds a record there, durably. The caller is the only one that appends.
     fn append<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &Array<'_>, at: usize, key: &K, payload: NonZeroU64);
 
-    /// Has a record another payload, durably, under the latch.
+    /// Gives a record another payload, durably, under the latch.
     fn replace<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &Array<'_>, at: usize, key: &K, payload: NonZeroU64);
 
-    /// Has a record count no longer, durably.
+    /// Makes a record no longer count, durably.
     fn kill<M: Medium>(pm: &Pm<M>, array: &Array<'_>, at: usize) -> Result<(), Error>;
 
-    /// Asks for what [`Form::gather`] reads outside of the array, for all records. A hint.
+    /// Prefetches what [`Form::gather`] reads outside of the array, for all records.
     fn ask<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &Array<'_>, skip: usize);
 
     /// What a scan needs of a record that counts, whose key has `skip` bytes in common with the others.
     fn gather<'a, K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &Array<'a>, at: usize, skip: usize) -> Result<Self::Gathered<'a>, Error>;
 
-    /// Puts what was gathered in the order of keys.
+    /// Sorts what was gathered by key.
     fn sort<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, gathered: &mut [Self::Gathered<'_>]) -> Result<(), Error>;
 
     fn gathered<'g>(gathered: &'g Self::Gathered<'_>) -> &'g Entry;
@@ -107,11 +107,11 @@ pub(crate) trait Form: Send + Sync + 'static {
     /// All records of an array that was found in the pool; `None` if there is something else.
     fn records<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &[Word]) -> Option<Vec<Located<K>>>;
 
-    /// Has a record known that was found in the pool.
+    /// Enters in DRAM a record that was found in the pool.
     fn tell<K: Key + ?Sized>(side: Side<'_>, record: &Located<K>);
 }
 
-/// A payload, and its block, if it has one, that nobody can reach yet.
+/// A payload, and its block, if it has one, which nobody can reach yet.
 pub(crate) struct Brought<'p, M: Medium> {
     pub(super) payload: NonZeroU64,
     pub(super) block: Option<Fresh<'p, [Word], M>>,
@@ -126,7 +126,7 @@ pub(crate) struct Located<K: Key + ?Sized> {
     pub(super) payload: Option<NonZeroU64>,
 }
 
-/// PFtree's: whole records, by [`block`].
+/// PFtree's form: whole records, by [`block`].
 pub(crate) struct Direct;
 
 impl Direct {
@@ -257,17 +257,17 @@ impl Form for Direct {
     }
 }
 
-/// ROART's: words that lead to records. See the module documentation.
+/// ROART's form: words that lead to records. See the module documentation.
 pub(crate) struct Pointers;
 
-/// The bits of a word that say where.
+/// The bits of a word that say where the record lies.
 const ADDRESS: u64 = (1 << 48) - 1;
 
 /// Words of the record of an integer.
 const RECORD: usize = 2;
 
 impl Pointers {
-    /// The bits of a word that tell keys apart.
+    /// The bits of a word that distinguish keys.
     #[inline(always)]
     fn fingerprint<K: Key + ?Sized>(key: &K) -> u64 {
         key.token().wrapping_mul(SPREAD) & !ADDRESS
@@ -368,7 +368,7 @@ impl Form for Pointers {
             } else if key.compare(pm, 0, key.head(0), payload)?.is_eq() {
                 return Ok(Some(Found { at, payload, value: payload }));
             }
-            // That of another key with these bits, or damaged.
+            // The record is that of another key with these bits, or damaged.
             Self::entry::<K, M>(pm, array, at)?;
         }
         Ok(None)
@@ -447,7 +447,7 @@ impl Form for Pointers {
 
     fn records<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, array: &[Word]) -> Option<Vec<Located<K>>> {
         let words = array.iter().enumerate().skip(1).map(|(at, word)| (at, word.get())).filter(|(_, word)| *word != 0);
-        // Before keys are copied: one record would do for all of them.
+        // Checked before keys are copied: all words of a damaged array may lead to one record.
         if words.clone().count() > RECORDS {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Creating, opening, filling and checking a tree. A crash leaves nothing to repair; opening reads all of the tree, because what DRAM has of it is made of
+//! Creating, opening, filling and checking a tree. A crash leaves nothing to repair. Opening reads all of the tree, because what DRAM has of it is made from
 //! that.
 
 use super::block::{self, Shape};
@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering::Relaxed;
 struct Node {
     off: Off<Word>,
     shape: Shape,
-    /// Which of the nodes before, and the digit that leads here; none above the top.
+    /// The number of the node above, which comes before, and the digit that leads here; none for the top.
     above: Option<(usize, usize)>,
 }
 
@@ -35,12 +35,12 @@ type Told<'p, K> = (&'p [Word], Vec<Located<K>>);
 struct Common<K: Key + ?Sized> {
     /// The key of the first record.
     sample: K::Owned,
-    /// Digits that all keys begin with, or one more where there is one key only, at least.
+    /// The number of digits that all keys have in common, including the one that ends them if there is one key only.
     shared: usize,
 }
 
 impl<K: Key + ?Sized> Common<K> {
-    /// Of the records of an array, which has one at least.
+    /// What the records of an array, at least one, have in common.
     fn of(records: &[Located<K>]) -> Self {
         let sample = records[0].key.clone();
         let shared = records.iter().map(|record| block::shared::<K>(sample.borrow(), record.key.borrow())).min();
@@ -58,7 +58,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         let mut built = Built::new(pool, records_max);
         let top = built.inner(0, block::DIGITS, std::iter::empty())?;
         let root = pool.alloc::<TreeRoot>()?;
-        // Known before the root is linked: a crash in between leaves both blocks unreachable, which is free.
+        // Made known before the root is linked: a crash in between leaves both blocks unreachable, and so free.
         tree.publish(built)?;
         pool.store(&root.top, top.link(), Relaxed);
         // persist-equivalent(store late): nobody reads them yet.
@@ -103,7 +103,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
             let mut records = Vec::new();
             let recover = |node: &Node| {
                 let common = tree.recover(node, recovery, &mut records)?;
-                // Of records of their own, samples are no larger than the pool.
+                // If samples come from separate records, all of them are no larger than the pool.
                 let size = common.as_ref().map_or(0, |common| (*common.sample.borrow()).bytes().len());
                 match sampled.fetch_add(size, Relaxed) > pool.length() {
                     true => Err(everleaf_pmem::Error::corrupt(node.off.bytes(), "an array whose records are those of others").into()),
@@ -120,7 +120,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(tree)
     }
 
-    /// Has a block known, and what counts in it counted; of an array, what its keys have in common. Adds the blocks of its records, if they have any.
+    /// Makes a block known, and counts what counts in it. For an array, returns what its keys have in common. Adds the blocks of its records, if they have any.
     fn recover(&self, node: &Node, recovery: &Recovery<'_, M>, blocks: &mut Vec<(u64, usize)>) -> Result<Option<Common<K>>, Error> {
         let Some((words, records)) = self.tell(node.off)? else { return Ok(None) };
         self.count_array(words.len());
@@ -136,7 +136,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(Some(Common::of(&records)))
     }
 
-    /// The records of an array, one at least.
+    /// The records of an array, at least one.
     fn records_of(&self, off: Off<Word>, words: &[Word]) -> Result<Vec<Located<K>>, Error> {
         let damaged = |what| everleaf_pmem::Error::corrupt(off.bytes(), what);
         let records = F::records::<K, M>(&self.pool, words).ok_or_else(|| damaged(DAMAGED))?;
@@ -147,10 +147,10 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(records)
     }
 
-    /// Has a block known to who finds it; of an array, its words and its records.
+    /// Makes a block known in DRAM. For an array, returns its words and its records.
     ///
     /// # Errors
-    /// Damage; a line of an array is the first of another block: a pool whose list of free blocks is forged.
+    /// Damage. A line of an array is the first of another block: the pool's list of free blocks is forged.
     pub(super) fn tell(&self, off: Off<Word>) -> Result<Option<Told<'_, K>>, Error> {
         let (shape, words) = block::read(&self.pool, off)?;
         if let Shape::Inner { level, capacity } = shape {
@@ -164,13 +164,13 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(Some((words, records)))
     }
 
-    /// Counts an array of so many words.
+    /// Counts an array of this many words.
     pub(super) fn count_array(&self, words: usize) {
         self.arrays.add(1);
         self.array_words.add(words as i64);
     }
 
-    /// All blocks, each behind that which leads to it, while nobody writes.
+    /// All blocks, each behind the one that leads to it. Nobody writes meanwhile.
     fn survey(&self) -> Result<Vec<Node>, Error> {
         let damaged = |off: Off<Word>| everleaf_pmem::Error::corrupt(off.bytes(), "a node that does not go with the one above");
         let top = Off::<Word>::from_link(self.root().top.get())?;
@@ -236,7 +236,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
                 }
                 found.push(key);
             }
-            // While nobody writes, no version is looked at.
+            // Nobody writes, so no version is checked.
             let places = self.lines.rest_from(node.off.bytes()).ok();
             let Some(Child::Array(known)) = places.map(|places| self.known(node.off, places, 0)).transpose()? else {
                 return Err(everleaf_pmem::Error::corrupt(node.off.bytes(), "an array that is not known to be one").into());
@@ -260,7 +260,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(stats)
     }
 
-    /// Takes away arrays of which nothing counts, which crashes leave, and who was in a hurry; whether there are no others.
+    /// Removes arrays in which nothing counts, left by crashes and by removals in a hurry. Returns whether there are no others.
     fn drop_all(&self) -> Result<bool, Error> {
         while let Some((is_any_live, sample)) = self.retry(|| {
             let Some(Sought { array, .. }) = self.seek(&Bound::Unbounded, Direction::Forward)? else { return Ok(None) };
@@ -285,7 +285,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
             return Ok(());
         }
         let filled = ((self.records_max as f64 * fill) as usize).clamp(1, self.records_max);
-        // Before anything is latched: that may take its time.
+        // This comes before anything is latched, because it may take long.
         let mut loaded = Built::new(&self.pool, self.records_max);
         for (key, payload) in &mut entries {
             *payload = loaded.take(F::bring(&self.pool, (*key).borrow(), *payload)?);
@@ -306,9 +306,9 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
     }
 }
 
-/// Checks that all keys below a node begin alike, and go on with the digits that lead to them.
+/// Checks that all keys below a node begin alike, and continue with the digits that lead to them.
 fn check_prefixes<K: Key + ?Sized>(nodes: &[Node], common: &[Option<Common<K>>]) -> Result<(), Error> {
-    // A key below each node, from the lowest on.
+    // A key below each node, filled in from the lowest node on.
     let mut samples: Vec<Option<&K::Owned>> = common.iter().map(|common| common.as_ref().map(|common| &common.sample)).collect();
     for (number, node) in nodes.iter().enumerate().rev() {
         let Some((above, digit)) = node.above else { continue };

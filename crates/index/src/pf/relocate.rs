@@ -1,5 +1,4 @@
-//! Putting blocks elsewhere, so that what is free between blocks becomes whole slabs (`crates/pmem/src/alloc/evacuation.rs`): a copy, and the word that leads
-//! to it.
+//! Moving blocks, so that free room between blocks becomes whole slabs (`crates/pmem/src/alloc/evacuation.rs`): a copy, and the word that leads to it.
 
 use super::form::Form;
 use super::{Child, Pf, Stop};
@@ -18,7 +17,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
                 Ok(Some((sought.array.validated(F::sample::<K, M>(&self.pool, &sought.array))?, sought.depth())))
             })?;
             let Some((sample, depth)) = first else {
-                // There may be none at all, and yet a top.
+                // There may be no array at all, but there is a top.
                 return Ok((self.retry(|| self.relocate_one(key, 0, is_leaving))?, None));
             };
             let mut has_moved = false;
@@ -34,8 +33,8 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         })
     }
 
-    /// Which blocks on the way of a key, the top being 0, have no other array before that of the key: with an array go the nodes that begin with it, and each
-    /// is met once.
+    /// The numbers of the blocks on the way of a key, the top being 0, that have no array before that of the key. An array is taken together with the nodes
+    /// that begin with it, so each is met once.
     fn those_that_begin(&self, key: &K) -> Result<RangeInclusive<usize>, Stop> {
         let trail = self.trail(key, |_| false)?;
         let mut first = 0;
@@ -47,8 +46,8 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(first..=trail.nodes.len())
     }
 
-    /// Moves the first record that is to leave, from a word of the array of a key on: the word behind, if there was one. If the array is divided meanwhile,
-    /// some records wait for the next time.
+    /// Moves the first record that is to leave, from a word of the array of a key on. Returns the word behind it, if there was one. If the array is divided
+    /// meanwhile, some records wait for the next time.
     fn relocate_record(&self, key: &K, from: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<Option<usize>, Stop> {
         let Some((_, array)) = self.walk(key)?.end else { return Ok(None) };
         for at in F::live(array.side).filter(|at| *at >= from) {
@@ -63,7 +62,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(None)
     }
 
-    /// Moves a block on the way of a key, if it is to leave: whether it was.
+    /// Moves a block on the way of a key, if it is to leave. Returns whether it was.
     fn relocate_one(&self, key: &K, number: usize, is_leaving: &dyn Fn(u64) -> bool) -> Result<bool, Stop> {
         let trail = self.trail(key, |_| false)?;
         let Some(above) = number.checked_sub(1) else {

@@ -1,5 +1,4 @@
-//! Finding the array with which a scan begins, or goes on: the way down by digits, and back up where there is nothing more below. And gathering what scans
-//! visit.
+//! Finding the array with which a scan begins or continues: down by digits, and back up where nothing more is below. And gathering what scans visit.
 
 use super::block;
 use super::form::Form;
@@ -18,30 +17,30 @@ pub(super) struct Sought<'a> {
 }
 
 impl Sought<'_> {
-    /// Number of digits that all of its keys begin with: those that lead to it.
+    /// Number of digits with which all of its keys begin: those that lead to it.
     pub(super) fn depth(&self) -> usize {
         self.node.level + 1
     }
 }
 
-/// A scan gathers arrays of one node until it has so many entries.
+/// A scan gathers arrays of one node until it has this many entries.
 const ENOUGH: usize = 16;
 
-/// A key that is where another one belongs, and the number of digits that both begin with.
+/// A key that lies where another one belongs, and the number of digits that both begin with.
 pub(super) struct Parted<K: Key + ?Sized> {
     pub(super) sample: K::Owned,
     pub(super) shared: usize,
 }
 
 impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
-    /// Gathers the array with which a scan begins at a bound, or goes on, and some beside it, in ascending order; the bound behind them, if there may be more.
+    /// Gathers the array with which a scan begins or continues, and some beside it, in ascending order. Returns the bound behind them, if there may be more.
     pub(super) fn gather_arrays(&self, from: &Bound<K::Owned>, direction: Direction, entries: &mut Vec<Entry>) -> Result<Option<Bound<K::Owned>>, Stop> {
-        // Of an attempt before nothing is left.
+        // Nothing may be left of an earlier attempt.
         entries.clear();
         let Some(mut last) = self.seek(from, direction)? else { return Ok(None) };
         let mut records = Vec::with_capacity(super::RECORDS);
         self.read_array(&last, direction, &mut records, entries)?;
-        // What was gathered stays, whatever comes between: the scan goes on behind it.
+        // What was gathered is kept, whatever happens later: the scan continues behind it.
         while entries.len() < ENOUGH {
             let Ok(Some(beside)) = self.beside(&last, direction) else { break };
             let Ok(()) = self.read_array(&beside, direction, &mut records, entries) else { break };
@@ -70,7 +69,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         if goes_on { Ok(next) } else { last.array.validated(Err(last.array.damage("an array of keys that do not belong there"))) }
     }
 
-    /// Adds the entries of an array in the order of a scan; none, if that comes to nothing.
+    /// Adds the entries of an array in the order of a scan, or none after an error.
     fn read_array<'a>(&self, sought: &Sought<'a>, direction: Direction, records: &mut Vec<F::Gathered<'a>>, entries: &mut Vec<Entry>) -> Result<(), Stop> {
         let (array, skip) = (&sought.array, sought.depth());
         records.clear();
@@ -80,7 +79,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
             Ok(())
         });
         array.validated(read)?;
-        // Of byte strings whoever scans has what they are in pinned.
+        // For byte strings, the scanning thread has pinned what they are in.
         F::sort::<K, M>(&self.pool, records)?;
         let sorted = records.iter().map(F::gathered);
         if direction == Direction::Forward {
@@ -91,7 +90,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(())
     }
 
-    /// The array beside one, if it is below the same node. What is behind it there is asked for.
+    /// The array beside another one, if it is below the same node. Prefetches the one behind it there.
     fn beside<'a>(&'a self, sought: &Sought<'a>, direction: Direction) -> Result<Option<Sought<'a>>, Stop> {
         let Some(beside) = self.nearest(&sought.node, Some(sought.step.digit), direction)? else { return Ok(None) };
         if let Some(Step { child, .. }) = self.nearest_step(&beside.node, Some(beside.step.digit), direction)? {
@@ -101,10 +100,10 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(Some(beside))
     }
 
-    /// The bound behind all keys that begin with so many digits of `key`, if there may be others beyond.
+    /// The bound behind all keys that begin with this many digits of `key`, if there may be others beyond.
     pub(super) fn bound_behind(&self, key: &K, depth: usize, direction: Direction) -> Option<Bound<K::Owned>> {
         match direction {
-            // The last digit ends it: there is this key only.
+            // The last digit ends the key, so there is only this key.
             Direction::Forward if depth > block::length(key) => Some(Bound::Excluded(key.to_owned())),
             Direction::Forward => block::behind(key, depth).map(Bound::Included),
             Direction::Reverse => Some(block::prefix(key, depth)).filter(|low| *low.borrow() != *K::LOWEST).map(Bound::Excluded),
@@ -121,7 +120,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
                 return self.nearest(&top, None, direction);
             }
         };
-        // Whether all that has the digit of the key, too, is on the wrong side.
+        // Whether all keys that have the digit of the key, too, are on the wrong side.
         let is_beside = |node: &Inner<'_>| match direction {
             Direction::Forward => block::digit(key, node.level) == 0,
             Direction::Reverse => block::prefix(key, node.level + 1).borrow() == key,
@@ -135,7 +134,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
                 return Ok(Some(Sought { array, node, step }));
             }
             None if shared >= last.level => trail.nodes.len(),
-            // It differs within a prefix: all that is below there is on the one side of it, or on the other.
+            // The key differs within a prefix: all that is below there is on one side of it.
             _ => {
                 let (node, step) = self.above(&trail, shared)?;
                 let (theirs, ours) = (block::digit::<K>(sample.borrow(), shared), block::digit(key, shared));
@@ -145,7 +144,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
                 trail.nodes.partition_point(|(node, _)| node.level < shared)
             }
         };
-        // Up, to where there is more. None of the nodes may have changed since it was come by.
+        // Go up to where there is more. None of the nodes may have changed since it was passed.
         for (node, _) in trail.nodes[..beyond].iter().rev() {
             if let Some(sought) = self.nearest(node, Some(block::digit(key, node.level)), direction)? {
                 return Ok(Some(sought));
@@ -154,19 +153,19 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(None)
     }
 
-    /// How far a key goes with those that its digits lead to.
+    /// How many digits a key shares with the keys to which its digits lead.
     pub(super) fn part(&self, trail: &Trail<'_>, key: &K) -> Result<Parted<K>, Stop> {
         let last = trail.last();
         let sample = match &trail.array {
             Some(array) => array.validated(F::sample::<K, M>(&self.pool, array))?,
-            // Below the top there need not be any; it has no prefix.
+            // Below the top there may be no keys; it has no prefix.
             None if last.level == 0 => key.to_owned(),
             None => self.sample_below(last)?,
         };
         Ok(Parted { shared: block::shared(sample.borrow(), key), sample })
     }
 
-    /// The last node on the way of a key that is above a level at which it differs within a prefix, and how it leads on.
+    /// The last node on the way of a key above a level at which it differs within a prefix, and the step that leads on.
     pub(super) fn above<'a>(&self, trail: &Trail<'a>, level: usize) -> Result<(Inner<'a>, Step), Stop> {
         let below = trail.nodes.partition_point(|(node, _)| node.level < level);
         match (below.checked_sub(1).map(|above| trail.nodes[above]), trail.nodes.get(below)) {
@@ -200,7 +199,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         }
     }
 
-    /// A key below a node but the top.
+    /// A key below a node other than the top.
     pub(super) fn sample_below(&self, node: &Inner<'_>) -> Result<K::Owned, Stop> {
         match self.nearest(node, None, Direction::Forward)? {
             Some(Sought { array, .. }) => array.validated(F::sample::<K, M>(&self.pool, &array)),
@@ -225,10 +224,10 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         self.retry(count).unwrap_or(0)
     }
 
-    /// Where a walk over all arrays goes on behind one.
+    /// The key with which a walk over all arrays continues behind one.
     pub(super) fn key_behind(&self, key: &K, depth: usize) -> Option<K::Owned> {
         match self.bound_behind(key, depth, Direction::Forward)? {
-            // Followed by the lowest byte, it is the next of all keys.
+            // The key followed by the lowest byte is the next of all keys.
             Bound::Excluded(key) => Some(K::restore(0, &[key.borrow().bytes(), &[0]].concat())),
             Bound::Included(key) => Some(key),
             Bound::Unbounded => None,

@@ -1,16 +1,16 @@
-//! What DRAM has of a tree's blocks, in a word beside each latch: what a block is, and of an array which records there are. A latch belongs to a line, and
-//! that of a block to its first; so each line of an array has a word to tell which records begin there, and no other memory is needed. All of it is made anew
-//! from the pool.
+//! What DRAM has of a tree's blocks, in a word beside each latch: what a block is and, for an array, which records it has. A latch belongs to a line, and the
+//! latch of a block to its first line. So each line of an array has a word to tell which records begin there, and no other memory is needed. All of it is
+//! rebuilt from the pool.
 //!
 //! ```text
-//! inner node           0-31 its children | 32-62 level | 63 clear
-//! line of an array     0-23 a byte of the meta words of up to three records, by which they are searched for | 24-32 the words of the line at which they begin
+//! inner node           0-31 the number of children that it has room for | 32-62 level | 63 clear
+//! line of an array     0-23 a byte of the meta word of each of up to three records, for searches | 24-32 the words of the line at which they begin
 //!                      | 33-35 whether they count | 36-37 their number
 //! the first line, too  38-51 the word behind the last record | 52-62 size of the array in lines | 63 set
 //! ```
 //!
-//! A record has three words at least, so no more than three begin in a line. Readers see a record by the bit that says that it counts, which is stored with
-//! all else that they need of it, when it is durable.
+//! A record has at least three words, so no more than three begin in a line. Readers see a record by the bit that says that it counts. This is stored with all
+//! else that they need of it, when the record is durable.
 
 use super::block::{LINE_WORDS, WORDS_MAX};
 use crate::latch::{Latches, Place, Restart};
@@ -33,7 +33,7 @@ pub(crate) struct Beside(AtomicU64);
 pub(super) enum Known {
     /// An inner node: its level, and the number of children that it has room for.
     Inner { level: usize, capacity: usize },
-    /// An array of so many lines.
+    /// An array of this many lines.
     Array { lines: usize },
 }
 
@@ -51,14 +51,14 @@ const ARRAY: u64 = 1 << 63;
 
 const _: () = assert!(WORDS_MAX < 1 << (LINES - END) && WORDS_MAX / LINE_WORDS < 1 << (63 - LINES), "the largest array, and its end, can be told");
 
-/// So many bits of a word, from one on.
+/// This many bits of a word, from one on.
 #[inline(always)]
 fn field(word: u64, from: usize, bits: usize) -> usize {
     (word >> from & ((1 << bits) - 1)) as usize
 }
 
 impl Beside {
-    /// What the block is whose first line this is of.
+    /// What is known of the block whose first line this is.
     #[inline(always)]
     pub(super) fn known(&self) -> Known {
         let word = self.0.load(Acquire);
@@ -69,35 +69,35 @@ impl Beside {
         }
     }
 
-    /// Has it known that an inner node begins here.
+    /// Makes known that an inner node begins here.
     pub(super) fn begin_inner(&self, level: usize, capacity: usize) {
-        // Who sees this sees that what was there before is no more.
+        // Whoever sees this sees that what was there before is gone.
         fence(Release);
         self.0.store((level as u64) << 32 | capacity as u64, Relaxed);
     }
 }
 
-/// What there is of an array.
+/// What DRAM has of an array.
 #[derive(Clone, Copy)]
 pub(crate) struct Side<'a> {
     all: &'a Lines,
     /// Where the array lies.
     off: u64,
-    /// What there is of its first lines, or of all, and behind it.
+    /// The places of its first lines, or of all its lines and some behind it.
     first: &'a [Place<Beside>],
     lines: usize,
 }
 
 impl<'a> Side<'a> {
-    /// Of the array that begins where `first` does.
+    /// That of the array that begins where `first` does.
     #[inline(always)]
     pub(super) fn of(all: &'a Lines, off: u64, first: &'a [Place<Beside>], lines: usize) -> Self {
         Self { all, off, first, lines }
     }
 
-    /// Of a new array, which has no records yet; `None` if another block begins within it.
+    /// That of a new array, which has no records yet. `None` if another block begins within it.
     pub(super) fn begin(all: &'a Lines, off: u64, lines: usize) -> Option<Self> {
-        // All of them are made.
+        // All of them are made, so this must not stop early.
         let within = (0..lines).map(|line| all.make(off + (line * LINE) as u64)).skip(1);
         if within.filter(|place| !place.latch.is_dead()).count() > 0 {
             return None;
@@ -115,7 +115,7 @@ impl<'a> Side<'a> {
         &place.beside.0
     }
 
-    /// Of a line that lies in another piece of memory.
+    /// The place of a line that lies in another piece of memory.
     #[cold]
     fn line_beyond(self, line: usize) -> &'a Place<Beside> {
         self.all.place(self.off + (line * LINE) as u64).unwrap_or_else(|Restart| panic!("line {line} of {} in an array was not made", self.lines))
@@ -127,8 +127,8 @@ impl<'a> Side<'a> {
         field(self.line(0).load(Relaxed), END, LINES - END)
     }
 
-    /// The words at which records begin that count, in ascending order, of those that `choose` finds in a line. None that comes meanwhile: who removes a key
-    /// and inserts it again would have it met twice.
+    /// The words at which the records that count begin, in ascending order, of those that `choose` finds in a line. Records added meanwhile are left out: a
+    /// scan would meet a key twice that is removed and inserted again.
     #[inline(always)]
     fn select(self, choose: impl Fn(u64) -> u64) -> impl Iterator<Item = usize> {
         let mut word = self.line(0).load(Acquire);
@@ -150,13 +150,13 @@ impl<'a> Side<'a> {
         })
     }
 
-    /// The words at which records begin that count.
+    /// The words at which the records that count begin.
     #[inline(always)]
     pub(super) fn live(self) -> impl Iterator<Item = usize> {
         self.select(|_| u64::MAX)
     }
 
-    /// The same, of those alone that have this byte.
+    /// The same, only for records with this byte.
     #[inline(always)]
     pub(super) fn candidates(self, fingerprint: u8) -> impl Iterator<Item = usize> {
         let pattern = ONES * u64::from(fingerprint);
@@ -182,7 +182,7 @@ impl<'a> Side<'a> {
         first.store(first.load(Relaxed) + (((end - at) as u64) << END), Release);
     }
 
-    /// Has the record at a word count no longer; `None` if there is none.
+    /// Makes the record at a word no longer count. `None` if there is none.
     #[inline(always)]
     pub(super) fn remove(self, at: usize) -> Option<()> {
         let line = self.line(at / LINE_WORDS);
@@ -194,8 +194,8 @@ impl<'a> Side<'a> {
     }
 }
 
-/// Of an array of words, a line has this word instead: a bit for each of its words, whether what it leads to counts. Of the first line, what it has of the
-/// array is as above.
+/// In an array of words, a line has these bits instead: one for each of its words, whether what it leads to counts. What the first line has of the array is as
+/// above.
 const MARKS: u64 = (1 << LINE_WORDS) - 1;
 
 impl Side<'_> {
@@ -205,13 +205,13 @@ impl Side<'_> {
         self.words(|word| word & MARKS)
     }
 
-    /// The first word behind the header that is not.
+    /// The first word behind the header that is not marked.
     #[inline(always)]
     pub(super) fn unmarked(self) -> Option<usize> {
         self.words(|word| !word & MARKS).find(|at| *at > 0)
     }
 
-    /// The words of the bits that `choose` finds in what there is of a line.
+    /// The words of an array whose bits `choose` finds in the word of their line.
     #[inline(always)]
     fn words(self, choose: impl Fn(u64) -> u64) -> impl Iterator<Item = usize> {
         let (mut line, mut left) = (0, choose(self.line(0).load(Acquire)));
@@ -229,7 +229,7 @@ impl Side<'_> {
         })
     }
 
-    /// Marks a word, or no longer.
+    /// Marks or unmarks a word.
     #[inline(always)]
     pub(super) fn mark(self, at: usize, is_marked: bool) {
         let (line, bit) = (self.line(at / LINE_WORDS), 1 << (at % LINE_WORDS));
@@ -245,13 +245,13 @@ mod tests {
     #[test]
     fn records_are_found_by_their_bytes() {
         let all = Lines::new();
-        // Where memory of its own begins, and across.
+        // At the beginning of a piece of memory, and across pieces.
         for (at, lines) in [(64, 1), (70, 2), (64, 25), (180, 25), (10, WORDS_MAX / LINE_WORDS)] {
             let off = (at * LINE) as u64;
             all.make(off + (lines * LINE) as u64 - 1).beside.0.store(u64::MAX, Relaxed);
             let side = Side::begin(&all, off, lines).unwrap();
             assert!(matches!(all.place(off).unwrap().beside.known(), Known::Array { lines: told } if told == lines));
-            // Of all sizes, as many as there is room for.
+            // Records of all sizes, as many as there is room for.
             let mut records = Vec::new();
             let mut at = 1;
             while at + 3 + records.len() % 5 <= lines * LINE_WORDS {

@@ -1,4 +1,4 @@
-//! Blocks that come and go: new ones are written, and made durable, before the one word that leads to them; see the head of the tree's module.
+//! Adding and removing blocks. New ones are written, and made durable, before the one word that leads to them; see the head of the tree's module.
 
 use super::block::{self, Shape};
 use super::form::{Brought, Form};
@@ -16,7 +16,7 @@ pub(super) struct Built<'p, M: Medium> {
     pool: &'p Pool<M>,
     records_max: usize,
     blocks: Vec<Fresh<'p, [Word], M>>,
-    /// How many words of each are to be durable.
+    /// How many words of each must be durable.
     lengths: Vec<usize>,
     /// The blocks of records that arrays lead to.
     records: Vec<Fresh<'p, [Word], M>>,
@@ -27,7 +27,7 @@ impl<'p, M: Medium> Built<'p, M> {
         Self { pool, records_max, blocks: Vec::new(), lengths: Vec::new(), records: Vec::new() }
     }
 
-    /// Takes the block of a record in, if it has one: what an array is to have.
+    /// Takes in the block of a record, if it has one. Returns the payload for the array.
     pub(super) fn take(&mut self, Brought { payload, block }: Brought<'p, M>) -> NonZeroU64 {
         self.records.extend(block);
         payload
@@ -47,7 +47,7 @@ impl<'p, M: Medium> Built<'p, M> {
         Ok(self.add(copy, words.len()))
     }
 
-    /// An inner node of a level with such children.
+    /// An inner node of a level with these children.
     pub(super) fn inner(&mut self, level: usize, capacity: usize, children: impl Iterator<Item = (usize, Off<Word>)>) -> Result<Off<Word>, Error> {
         let shape = Shape::Inner { level, capacity };
         let node = self.pool.alloc_words(shape.words())?;
@@ -60,22 +60,22 @@ impl<'p, M: Medium> Built<'p, M> {
         Ok(self.add(node, shape.words()))
     }
 
-    /// An array of some entries, with room for as many more, up to the most that there may be.
+    /// An array of some entries, with room for as many more, up to the limit.
     pub(super) fn array<K: Key + ?Sized, F: Form>(&mut self, entries: &[(K::Owned, NonZeroU64)]) -> Result<Off<Word>, Error> {
         let array = self.pool.alloc_words(room_for::<K, F>(entries, self.records_max))?;
         let length = F::write::<K, M>(self.pool, &array, entries);
         Ok(self.add(array, length))
     }
 
-    /// A tree of entries in ascending order, with a top of its own, or not: its outermost block. `fits` says which may be in one array, and is told whether
-    /// these are all of them.
+    /// Builds a tree of entries in ascending order, with a top of its own or without. Returns its outermost block. `fits` says whether entries may be in one
+    /// array, and is told whether these are all of them.
     pub(super) fn tree<K: Key + ?Sized, F: Form>(
         &mut self,
         entries: &[(K::Owned, NonZeroU64)],
         has_top: bool,
         fits: impl Fn(&[(K::Owned, NonZeroU64)], bool) -> bool,
     ) -> Result<Off<Word>, Error> {
-        // Which entries, and the block, the word and the digit that lead to what is made of them: from above, and without a call for each level.
+        // Entries, and the block, the word and the digit that lead to what is made of them. Made from above, and without recursion.
         let mut pending = vec![(entries, None::<(usize, usize, usize)>)];
         let mut outermost = Off::NULL;
         while let Some((entries, above)) = pending.pop() {
@@ -90,7 +90,7 @@ impl<'p, M: Medium> Built<'p, M> {
                 let capacity = if is_top { block::DIGITS } else { capacity_for(groups.len(), self.records_max) };
                 let off = self.inner(level, capacity, std::iter::empty())?;
                 let node = self.blocks.len() - 1;
-                // The last is the first to be taken: arrays are made in the order of their keys.
+                // The last group pushed is taken first, so arrays are made in the order of their keys.
                 pending.extend(groups.into_iter().enumerate().rev().map(|(number, group)| {
                     let digit = digit(&group[0]);
                     (group, Some((node, 1 + if capacity == block::DIGITS { digit } else { number }, digit)))
@@ -106,14 +106,14 @@ impl<'p, M: Medium> Built<'p, M> {
     }
 }
 
-/// The smallest inner node with room for so many children. With their headers, all fill whole lines; the last has a word for each digit. In trees for
-/// exhaustive checking, whose arrays are small, they are full sooner.
+/// The smallest inner node with room for this many children. With their headers, all kinds but the largest fill whole lines; that one has a word for each
+/// digit. In trees for exhaustive checking, whose arrays are small, nodes are full sooner.
 fn capacity_for(children: usize, records_max: usize) -> usize {
     let capacities = if (2..super::RECORDS).contains(&records_max) { [3, 4, 15, block::DIGITS] } else { [7, 15, 47, block::DIGITS] };
     capacities.into_iter().find(|capacity| children <= *capacity).expect("no more children than digits")
 }
 
-/// Size in words of an array of these entries, with room for as many more, up to the most that there may be.
+/// Size in words of an array of these entries, with room for as many more, up to the limit.
 fn room_for<K: Key + ?Sized, F: Form>(entries: &[(K::Owned, NonZeroU64)], records_max: usize) -> usize {
     let whole_lines = |records: usize| (1 + records).next_multiple_of(block::LINE_WORDS);
     let records = F::words_of::<K>(entries);
@@ -122,7 +122,7 @@ fn room_for<K: Key + ?Sized, F: Form>(entries: &[(K::Owned, NonZeroU64)], record
 }
 
 impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
-    /// Builds blocks and makes them durable and known: the outermost. Nobody can reach them; from here on somebody will. Nothing has changed after an error.
+    /// Builds blocks, and makes them durable and known: nobody reaches them yet. Returns the outermost. After an error nothing has changed.
     fn make<'p>(&'p self, build: impl FnOnce(&mut Built<'p, M>) -> Result<Off<Word>, Error>) -> Result<Off<Word>, Error> {
         let mut built = Built::new(&self.pool, self.records_max);
         let outermost = build(&mut built)?;
@@ -145,7 +145,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(())
     }
 
-    /// Has a new block led to by a word of a node, which is locked for that, durably.
+    /// Makes a word of a node lead to a new block, durably. The node is locked for that.
     fn put<'p>(&'p self, node: &Inner<'_>, (at, digit): (usize, usize), build: impl FnOnce(&mut Built<'p, M>) -> Result<Off<Word>, Error>) -> Result<(), Stop> {
         let lock = node.latch.lock_from(node.version)?;
         match self.make(build) {
@@ -167,7 +167,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         self.pool.persist(&node.words[at]);
     }
 
-    /// Puts a new block in the place of a child of a node, whose lock comes back: it is to be given up.
+    /// Replaces a child of a node by a new block. Returns the child's lock: the caller gives the child up.
     pub(super) fn replace<'a, 'p>(
         &'p self,
         (latch, version): (&'a Latch, u64),
@@ -184,7 +184,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         }
     }
 
-    /// Gives up a locked array that nothing leads to any more, durably.
+    /// Gives up a locked array to which, durably, nothing leads any more.
     pub(super) fn give_up_array(&self, array: &Array<'_>, lock: Locked<'_>) {
         lock.release_obsolete();
         self.arrays.add(-1);
@@ -192,13 +192,13 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         self.pool.retire(array.off, &self.pool.pin());
     }
 
-    /// Gives up a locked node that nothing leads to any more, durably.
+    /// Gives up a locked node to which, durably, nothing leads any more.
     pub(super) fn give_up_inner(&self, inner: &Inner<'_>, lock: Locked<'_>) {
         lock.release_obsolete();
         self.pool.retire(inner.off, &self.pool.pin());
     }
 
-    /// Adds a key of which no child has the digit.
+    /// Adds a key whose digit no child has.
     #[cold]
     pub(super) fn add_array<'p>(&'p self, way: &Way<'_>, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Stop> {
         let node = &way.last;
@@ -227,14 +227,14 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(None)
     }
 
-    /// A copy of a locked node, with another child perhaps, that has the room that it needs.
+    /// A copy of a locked node, perhaps with another child, with the room that it needs.
     fn resized(&self, built: &mut Built<'_, M>, node: &Inner<'_>, another: Option<(usize, Off<Word>)>) -> Result<Off<Word>, Error> {
         let mut children = node.steps().map(|step| step.map(|step| (step.digit, step.child))).collect::<Result<Vec<_>, Error>>()?;
         children.extend(another);
         built.inner(node.level, capacity_for(children.len(), self.records_max), children.into_iter())
     }
 
-    /// Adds a key that differs from those that its digits lead to within a prefix; or from the only one of an array that may have no other.
+    /// Adds a key that differs within a prefix from those to which its digits lead, or from the only key of an array that may have no other.
     #[cold]
     pub(super) fn add_above(&self, key: &K, value: NonZeroU64) -> Result<Option<NonZeroU64>, Stop> {
         let trail = self.trail(key, |_| false)?;
@@ -243,12 +243,12 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         let alone = trail.array.filter(|_| level > last && self.records_max == 1 && sample.borrow() != key);
         let (node, step) = match (&alone, trail.nodes[trail.nodes.len() - 1]) {
             (Some(_), (node, Some(step))) => (node, step),
-            // Not any more.
+            // This is no longer so.
             _ if level > last || level == last && trail.array.is_none() => return Err(Stop::Restart),
             _ => self.above(&trail, level)?,
         };
         let brought = F::bring(&self.pool, key, value)?;
-        // Who has found it where it was is to find out that it is elsewhere.
+        // Whoever has found it where it was must notice that it is elsewhere.
         let lock = alone.map(|array| array.latch.lock_from(array.version)).transpose()?;
         let put = self.put(&node, (step.at, step.digit), |built| {
             let payload = built.take(brought);
@@ -267,7 +267,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(None)
     }
 
-    /// Adds a key to an array without room: a larger one takes its place, or several, below a node.
+    /// Adds a key to an array without room: a larger array replaces it, or a node over several.
     #[cold]
     pub(super) fn make_room<'p>(&'p self, node: &Inner<'_>, step: Step, array: &Array<'_>, key: &K, brought: Brought<'p, M>) -> Result<(), Stop> {
         let mut is_divided = false;
@@ -281,7 +281,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
             if block::shared::<K>(first, last) <= node.level || entries.windows(2).any(|pair| pair[0].0 == pair[1].0) {
                 return Err(array.damage("an array of keys that do not belong there, or twice"));
             }
-            // One that is no larger does not take its place for a few: others would have to soon.
+            // An array that is no larger must gain more than a few places, or it would soon be replaced, too.
             let is_larger = room_for::<K, F>(&entries, self.records_max) > array.words.len();
             let (all_max, words_max) = if is_larger { (self.records_max, usize::MAX) } else { (self.records_max / 4 * 3, array.words.len() / 4 * 3) };
             let off = built.tree::<K, F>(&entries, false, |entries, is_all| match is_all {
@@ -297,25 +297,25 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(())
     }
 
-    /// Takes away the array of a key, if nothing in it counts: whether it was.
+    /// Removes the array of a key, if nothing in it counts. Returns whether it did.
     #[cold]
     pub(super) fn drop_array(&self, key: &K) -> Result<bool, Error> {
         let is_empty = |array: &Array<'_>| Ok(F::live(array.side).next().is_none().then_some(()));
         let is_dropped = self.retry(|| self.try_drop(key, is_empty))?.is_some();
         if is_dropped {
-            // A node is harmless where it is, too.
+            // A node that stays too large is harmless.
             _ = self.retry(|| self.shrink(key));
         }
         Ok(is_dropped)
     }
 
-    /// Takes away the array of a key, with all that counts in it, if `why` says so: what it has said.
+    /// Removes the array of a key, with all that counts in it, if `why` says so. Returns what it has said.
     pub(super) fn try_drop<T>(&self, key: &K, why: impl Fn(&Array<'_>) -> Result<Option<T>, Error>) -> Result<Option<T>, Stop> {
         let way = self.walk(key)?;
         let Some((step, array)) = &way.end else { return Ok(None) };
         let Some(why) = array.validated(why(array))? else { return Ok(None) };
         let node = &way.last;
-        // It is waited for if somebody has it, so this comes before anything is locked.
+        // This waits if somebody has it, so it comes before anything is locked.
         let other = if way.above.is_some() && node.count() <= 2 {
             let other = node.steps().find(|other| other.as_ref().is_ok_and(|other| other.at != step.at));
             let other = node.validated(other.unwrap_or_else(|| Err(node.damage())))?;
@@ -334,18 +334,18 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(Some(why))
     }
 
-    /// Takes the word of a child, which is locked, out of the last node on its way, durably; and the node, if only one `other` is left.
+    /// Takes the word of a locked child out of the last node on its way, durably; or the whole node, if only one `other` is left.
     fn disown(&self, way: &Way<'_>, step: Step, other: Option<(Step, Child<'_>)>) -> Result<(), Stop> {
         let node = &way.last;
         let lock = node.latch.lock_from(node.version)?;
         let (Some((above, above_step)), Some((other, child))) = (&way.above, other) else {
-            // Durable before the array is given up, whose memory may be used again. Of PFtree no world of the checker needs this fence: all records had been
-            // taken away before, and another one comes before the memory is used. Of ROART it is what acknowledges the removal.
+            // This is durable before the array is given up, whose memory may be reused. For PFtree no world of the checker needs this fence: all records were
+            // removed before, and another fence comes before the memory is used. For ROART it acknowledges the removal.
             self.lead(node, step.at, 0);
             return Ok(());
         };
         let lifted = (|| {
-            // Who has found it where it was is to find out that it is elsewhere.
+            // Whoever has found it where it was must notice that it is elsewhere.
             let _array = if let Child::Array(array) = child { Some(array.latch.lock_from(array.version)?) } else { None };
             let _above = above.latch.lock_from(above.version)?;
             self.lead(above, above_step.at, block::child_word(other.child, above_step.digit));
@@ -358,7 +358,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         lifted
     }
 
-    /// Puts a smaller node in the place of the last on the way of a key, if it has become much too large.
+    /// Replaces the last node on the way of a key by a smaller one, if it has become much too large.
     pub(super) fn shrink(&self, key: &K) -> Result<(), Stop> {
         let way = self.walk(key)?;
         let (Some((above, step)), node) = (&way.above, &way.last) else { return Ok(()) };
@@ -370,7 +370,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
         Ok(())
     }
 
-    /// Puts a new block in the place of the top. It is latched till that is durable: a crash could take back what others would write below it before.
+    /// Replaces the top by a new block. It is latched until that is durable: a crash before could take back what others write below it.
     pub(super) fn replace_top<'p>(&'p self, top: &Inner<'_>, build: impl FnOnce(&mut Built<'p, M>) -> Result<Off<Word>, Error>) -> Result<(), Stop> {
         let lock = top.latch.lock_from(top.version)?;
         match self.make(build) {
@@ -379,7 +379,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
                 let slot = &self.root().top;
                 self.pool.store(slot, off.link(), Release);
                 self.pool.persist(slot);
-                // With another version than before: who has read that did so before it was the top, again perhaps.
+                // The version changes: whoever has read the old one did so before this was the top, or the top again.
                 drop(new);
                 self.give_up_inner(top, lock);
                 Ok(())

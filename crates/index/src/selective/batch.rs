@@ -1,31 +1,31 @@
 //! Several writes under few fences.
 //!
-//! 1. For each write in turn: find the leaf of its key, and latch it, unless the write before did. Values that are there are set, and what is new is stored
-//!    where nobody looks ([`LeafLayout::stage`]); all of it is flushed. Fence. *A crash: each value is the old one or the new one; all else of the leaf is as
+//! 1. For each write in turn: find the leaf of its key, and latch it, unless the write before did. Existing values are set, and new entries are stored where
+//!    nobody looks ([`LeafLayout::stage`]); all of it is flushed. Fence. *A crash: each value is the old one or the new one; all else of the leaf is as
 //!    before.*
-//! 2. Where the layout wants that: what is not valid yet ([`LeafLayout::arrange`]); fence. *A crash: recovery makes it.*
-//! 3. For each leaf, the one store, or the few, by which new entries are there and others are gone ([`LeafLayout::publish`]); fence, unless the caller does.
-//!    *A crash: each write is made or not.*
-//! 4. Let go of all leaves. Merge those that have become sparse.
+//! 2. If the layout wants that: what is not valid yet ([`LeafLayout::arrange`]); fence. *A crash: recovery makes it.*
+//! 3. For each leaf, the one store, or the few, by which new entries appear and others are removed ([`LeafLayout::publish`]); fence, unless the caller does. *A
+//!    crash: each write is made or not.*
+//! 4. Release all leaves. Merge those that have become sparse.
 //!
-//! Steps 1 and 2 have no fence if all that there is to do was done in the first: values that are set in their place, and all changes of Isle-Tree.
+//! Steps 1 and 2 have no fence if everything was done in step 1: values that are set in place, and all changes of Isle-Tree.
 //!
-//! Who holds leaves waits for nobody who may wait for a leaf: where somebody is in the way, and where a leaf has no room, what has been staged is settled
-//! first, by steps 2 to 4, and the write begins the next stage, or is made alone. That includes the batch itself, where keys do not ascend within a leaf: so
-//! one that comes again finds what was written before. Holders of the router's nodes wait for no leaf.
+//! A thread that holds leaves waits for nobody who may wait for a leaf. If somebody is in the way, or a leaf has no room, what has been staged is settled
+//! first, by steps 2 to 4; then the write begins the next stage, or is made alone. The batch may be in its own way, if keys do not ascend within a leaf: so a
+//! key that comes again finds what was written before. Holders of the router's nodes wait for no leaf.
 //!
 //! # Without the last fence
 //!
 //! A caller who fences himself ([`OrderedIndex::apply_unfenced`](crate::OrderedIndex::apply_unfenced)) finds leaves unlatched whose last stores are flushed and
-//! not durable. What is new is durable where it is; what a crash can take back is that it counts. Each invariant of a layout holds nonetheless:
+//! not durable. New entries are durable where they lie; a crash can only take back that they count. Each invariant of a layout holds nonetheless:
 //!
-//! - *What others store to the leaf* comes behind, in the same line; to another line they may store what a crash keeps without the stores before. They fill
-//!   only slots that are free in both states: the writes that give a slot free are removals, and a stage that has one fences before it lets go. In Isle-Tree,
-//!   whose lines each stand for themselves, and are counted anew in recovery, any prefix of the stores to a line is a state of it.
-//! - *A split, a merge, a relocation* copies what it sees to a leaf that is durable before it takes the place of this one, or its part. What the caller has
-//!   flushed here is then for nothing. What stays here, and comes to be switched by another line or by a log, it makes durable before that counts: entries near
+//! - *What others store to the leaf* comes later, in the same line; to another line they may store what a crash keeps without the stores before. They fill only
+//!   slots that are free in both states: the writes that free a slot are removals, and a stage with a removal fences before it releases. In Isle-Tree, whose
+//!   lines are independent of each other and counted anew in recovery, any prefix of the stores to a line is a state of it.
+//! - *A split, a merge, a relocation* copies what it sees to a leaf that is durable before it replaces this one, or a part of it. What the caller has flushed
+//!   here is then no longer needed. What stays here, and will be switched by another line or by a log, is made durable before that counts: entries near
 //!   LB+-Tree's headers (`leaf/lb.rs`), fingerprints of FPTree's (`leaf/fp.rs`).
-//! - *What is replaced* may be back after a crash before the fence: what it links must be in place till then, and so must what is linked instead.
+//! - *What is replaced* may be back after a crash before the fence: what it links must be in place until then, and so must what is linked instead.
 
 use super::leaf::{Change, LeafLayout, Written};
 use super::router::{GROUP, Restart, Route, Router, Target};
@@ -36,11 +36,11 @@ use crate::{Error, Key, Write};
 use everleaf_pmem::Medium;
 use std::num::NonZeroU64;
 
-/// A leaf that is held, and the changes of it that have been staged.
+/// A leaf that is held, and its changes that have been staged.
 struct Group<'a, K: Key + ?Sized, L: LeafLayout<K>> {
     held: Held<'a, L>,
     plan: Option<L::Plan>,
-    /// The key of the last of them.
+    /// The key of the last change.
     last: &'a K,
     added: usize,
     removed: usize,
@@ -96,7 +96,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         Ok(())
     }
 
-    /// Step 1 for one write; the value that the key has. Damage counts as somebody in the way: the write alone reports it.
+    /// Step 1 for one write. Returns the value that the key has. Damage counts as somebody in the way: the write made alone reports it.
     fn stage<'a>(&'a self, key: &'a K, write: Write, mut start: Option<Route>, staged: &mut Stage<'a, K, L>) -> Result<Option<NonZeroU64>, Restart> {
         let way = match start.take() {
             Some(route) => self.router.take_up(&route)?,
@@ -132,7 +132,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         staging.map(|()| old(found))
     }
 
-    /// Step 1 for one change of a leaf that is held, and that has not been written to by the batch at this key.
+    /// Step 1 for one change of a held leaf, in which the batch has not written this key yet.
     fn stage_within<'a>(&self, key: &'a K, found: Found, change: Change, group: &mut Group<'a, K, L>) -> Result<(), Restart> {
         let slot = found.map_or(0, |(slot, _)| slot);
         let Ok(Written::Done) = group.held.leaf.stage(&self.pool, &mut group.plan, key, slot, change) else { return Err(Restart) };

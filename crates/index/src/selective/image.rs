@@ -1,12 +1,12 @@
 //! The image ([`crate::image`]) of a tree.
 //!
-//! NV-Tree writes its inner nodes when it is shut down, and has them at once when it is opened again. What inner nodes say is where the range of each leaf
-//! begins; so this is what is written here, once for all routers and all leaves, and any router is built from it.
+//! NV-Tree writes its inner nodes when it is shut down, and has them at once when it is opened again. Inner nodes say where the range of each leaf begins. So
+//! this is written here, in one form for all routers and all leaves, and any router is built from it.
 //!
 //! ```text
 //! keys | leaves | place of each leaf | low of each leaf
 //!
-//! low: of integers, a word; of byte strings, their length and their bytes, in whole words
+//! low: an integer is a word; a byte string is its length and its bytes, in whole words
 //! ```
 
 use crate::Key;
@@ -48,7 +48,7 @@ impl<K: Key + ?Sized> Image<K> {
         words
     }
 
-    /// What `words` say, whose checksum is right.
+    /// The image in `words`, whose checksum is right.
     pub(super) fn decode(words: &[u64]) -> Option<Self> {
         let (header, rest) = words.split_at_checked(HEADER)?;
         let (places, mut lows) = rest.split_at_checked(usize::try_from(header[LEAVES]).ok()?)?;
@@ -81,7 +81,7 @@ mod tests {
         let words = Image::<K> { keys: 7, leaves: leaves.clone() }.encode();
         let image = Image::<K>::decode(&words).unwrap();
         assert_eq!((image.keys, image.leaves), (7, leaves));
-        // Whatever stands there, there is an answer, also if the checksum were right.
+        // Any words must get an answer, even if their checksum were right.
         for at in 0..words.len() {
             for value in [0, 1, words[at].wrapping_add(1), u64::MAX] {
                 let mut words = words.clone();

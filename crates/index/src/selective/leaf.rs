@@ -46,7 +46,7 @@ pub(crate) struct Placed {
     pub(crate) slot: usize,
 }
 
-/// What a leaf is told when it is made.
+/// What a new leaf is built from, besides its entries.
 pub struct Birth {
     /// Link of the next leaf.
     pub next: u64,
@@ -68,10 +68,10 @@ pub enum Written {
 
 /// The bytes of a leaf and the order in which they are written.
 ///
-/// Readers call under no lock, and check afterwards that nothing has changed; writers hold the latch of the leaf. When a writing call returns, the change is
-/// durable; or it found no room, which a change of any kind may do in a layout that writes it beside what was there.
+/// Readers call under no lock, and check afterwards that nothing has changed. Writers hold the latch of the leaf. When a writing call returns, the change is
+/// durable, or it found no room. Any change may find no room in a layout that writes it beside what was there.
 ///
-/// Several changes are made together in steps, between which the caller fences: [`LeafLayout::stage`] for each, [`LeafLayout::arrange`] where there is such a
+/// Several changes are made together in steps, between which the caller fences: [`LeafLayout::stage`] for each, [`LeafLayout::arrange`] if there is such a
 /// step, [`LeafLayout::publish`]. All of them flush what they store.
 pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static {
     /// Largest number of entries.
@@ -80,7 +80,7 @@ pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static 
     /// How leaves split and merge.
     type Structure: Structure<K, Self>;
 
-    /// What changes of a leaf that are made together have come to, and nobody sees yet.
+    /// The changes of a leaf that have been staged together, and that nobody sees yet.
     type Plan;
 
     /// Whether plans are arranged before they are published.
@@ -89,7 +89,7 @@ pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static 
     /// The slot and value of `key`.
     fn find<M: Medium>(&self, pm: &Pm<M>, key: &K) -> Result<Option<(usize, NonZeroU64)>, Error>;
 
-    /// Asks for the memory that [`LeafLayout::find`] will read beyond the leaf. A hint.
+    /// Prefetches the memory that [`LeafLayout::find`] will read beyond the leaf.
     fn prefetch<M: Medium>(&self, _pm: &Pm<M>, _key: &K) {}
 
     /// Adds a key that is absent.
@@ -101,16 +101,16 @@ pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static 
     /// Removes the entry at `slot`.
     fn remove<M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<Written, Error>;
 
-    /// Makes a change of a key, at `slot` if it is there, together with those that `plan` has, none of which is of that key. What a crash could leave half done
-    /// only takes its place in the plan, and what it needs is stored where nobody looks yet. There may be no room; always in a layout that has no plans.
+    /// Makes a change of a key, at `slot` if it is there, together with those in `plan`, none of which is of that key. A change that a crash could leave half
+    /// done is only entered in the plan, and what it needs is stored where nobody looks yet. There may be no room; a layout without plans never has any.
     fn stage<M: Medium>(&self, _: &Pm<M>, _: &mut Option<Self::Plan>, _: &K, _slot: usize, _: Change) -> Result<Written, Error> {
         Ok(Written::NoRoom)
     }
 
-    /// A step between, behind what was staged: stores what is not valid, durably, before all of a plan is published.
+    /// An intermediate step, after staging: stores what is not valid yet, which is durable before any of a plan is published.
     fn arrange<M: Medium>(&self, _: &Pm<M>, _: &Self::Plan) {}
 
-    /// Makes a plan come true, behind what was staged and arranged: wherever a crash comes, each of its changes is made or not.
+    /// Makes a plan take effect, after staging and arranging: wherever a crash comes, each of its changes is made or not.
     fn publish<M: Medium>(&self, _: &Pm<M>, _: &Self::Plan) {}
 
     /// Number of entries.
@@ -140,32 +140,32 @@ pub trait LeafLayout<K: Key + ?Sized>: Resident + Sized + Send + Sync + 'static 
         0
     }
 
-    /// Finishes what a log says was under way, durably, before any leaf is read.
+    /// Finishes what a log says was in progress, durably, before any leaf is read.
     ///
     /// # Errors
-    /// Damage, of which any log of a tree whose leaves are divided without is a kind.
+    /// Damage. Any log in a tree whose leaves are divided without logs is damage, too.
     fn replay<M: Medium>(pm: &Pm<M>, log: &Log) -> Result<(), Error> {
         Err(everleaf_pmem::Error::corrupt(pm.offset_of(log).bytes(), "a log of a tree that needs none").into())
     }
 
-    /// Finishes or takes back what a crash has interrupted, durably; stores nothing if there is nothing of that kind. Nobody else has the leaf.
+    /// Finishes or takes back what a crash has interrupted, durably. Stores nothing if there is no such change. No other thread has the leaf.
     fn recover<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error>;
 
-    /// Checks what holds when no operation is under way.
+    /// Checks what holds when no operation is in progress.
     fn check<M: Medium>(&self, pm: &Pm<M>) -> Result<(), Error>;
 }
 
-/// A leaf that splits in its place: it keeps its block, and gives entries away.
+/// A leaf that splits in place: it keeps its block, and gives entries away.
 pub trait Divisible<K: Key + ?Sized>: LeafLayout<K> {
-    /// Whether [`Divisible::divide`] is to be given a log.
+    /// Whether [`Divisible::divide`] needs a log.
     const LOGGED: bool = false;
 
-    /// Moves the entries of some slots of a full leaf to a new one, which becomes the next leaf, and may make the pending change there on the way. A crash
-    /// leaves all of it or nothing.
+    /// Moves the entries of some slots of a full leaf to a new one, which becomes the next leaf, and may make the pending change there. A crash leaves all of
+    /// it or nothing.
     fn divide<M: Medium>(&self, division: Division<'_, K, Self, M>) -> (Off<Self>, Room);
 }
 
-/// What a leaf is told when it is divided.
+/// What a leaf needs to know when it is divided.
 pub struct Division<'a, K: ?Sized, L: Resident, M: Medium> {
     /// Where both leaves lie.
     pub pool: &'a Pool<M>,
@@ -186,22 +186,22 @@ pub struct Division<'a, K: ?Sized, L: Resident, M: Medium> {
 pub struct Pending<'a, K: ?Sized> {
     /// The key that it is about.
     pub key: &'a K,
-    /// What is to become of it.
+    /// The change.
     pub change: Change,
 }
 
-/// What is to become of a key.
+/// A change of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is absent, and is to be there with this value.
+    /// The key is absent, and will have this value.
     Insert(NonZeroU64),
-    /// It is there, and is to have this value.
+    /// The key is there, and will have this value.
     Update(NonZeroU64),
-    /// It is there, and is to go.
+    /// The key is there, and will be removed.
     Remove,
 }
 
-/// Sets a value in its place: one store, behind which others to its line come, or which is copied to a line that is durable before the leaf is given up.
+/// Sets a value in place, by one store. Other stores to its line come behind it, or it is copied to a line that is durable before the leaf is given up.
 #[inline(always)]
 #[track_caller]
 pub(crate) fn set_value<M: Medium>(pm: &Pm<M>, word: &Word, value: NonZeroU64) {
@@ -220,12 +220,12 @@ pub(crate) fn each(slots: impl Into<u64>) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Sorts entries by their keys; records are read only where heads are equal, each once.
+/// Sorts entries by their keys. Records are read only if heads are equal, each once.
 pub(crate) fn sort<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, entries: &mut [Entry]) -> Result<(), Error> {
     sort_by_entry::<K, M, _>(pm, entries, |entry| *entry)
 }
 
-/// Sorts what has entries by the keys of those.
+/// Sorts items by the keys of their entries.
 pub(crate) fn sort_by_entry<K: Key + ?Sized, M: Medium, T>(pm: &Pm<M>, items: &mut [T], entry: impl Fn(&T) -> Entry) -> Result<(), Error> {
     items.sort_unstable_by_key(|item| entry(item).head);
     if K::WHOLE {
@@ -245,10 +245,10 @@ pub(crate) fn read<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, entry: &Entry) -> Res
     Ok(key)
 }
 
-/// Gives a word that says what counts check bits: the exclusive or of all its groups of `width` bits, in a group of their own that begins with bit `at` and is
-/// 0 before. So whatever changes within one group, it is another word than this makes of what it says. Who changes a word adds, by exclusive or, this of the
-/// bits that change, which leaves it as right or wrong as it was, and does not look. [`LeafLayout::recover`] and [`LeafLayout::check`] look, and so does, by
-/// the former, whoever gives a leaf up or divides it; and who finishes what a log says looks at the word there.
+/// Adds check bits to a word that says what counts: the exclusive or of all its groups of `width` bits, in a group of their own that begins with bit `at` and
+/// is 0 before. So if one group of the result changes, its check bits no longer match. Whoever changes a word adds, by exclusive or, this function of the bits
+/// that change, without checking: the word stays as right or wrong as it was. [`LeafLayout::recover`] and [`LeafLayout::check`] check it. So does, by the
+/// former, whoever gives a leaf up or divides it; whoever finishes what a log says checks the word there.
 #[inline(always)]
 pub(crate) const fn with_check(bits: u64, width: u32, at: u32) -> u64 {
     let (mut check, mut half) = (bits, u64::BITS / 2);
@@ -259,7 +259,7 @@ pub(crate) const fn with_check(bits: u64, width: u32, at: u32) -> u64 {
     bits | (check & (u64::MAX >> (u64::BITS - width))) << at
 }
 
-/// A byte that tells keys apart, so that many can be compared at once. Part of the format of the leaves that have it.
+/// A byte that distinguishes keys, so that many can be compared at once. Part of the format of the leaves that have it.
 #[inline(always)]
 pub(crate) fn fingerprint<K: Key + ?Sized>(key: &K) -> u8 {
     // The upper bits of a product depend on all bits of the factor: dense keys differ as much as others.

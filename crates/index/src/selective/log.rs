@@ -1,31 +1,31 @@
-//! Logs of divisions: what is to become of a leaf that gives entries away, for leaves that cannot switch all of it by one word.
+//! Logs of divisions: what a leaf that gives entries away will become, for leaves that cannot switch all of it by one word.
 //!
 //! ```text
 //! root block: logs -> log -> log -> ...                                 each a line
 //! log         link of the next log | phase | leaf | next | bitmap | -
 //! ```
 //!
-//! A log names a leaf and what its link and its bitmap are to be: two words that may lie in two lines, and that only together keep the entries which another
-//! leaf has taken over reachable once.
+//! A log names a leaf and what its link and its bitmap will be: two words that may lie in two lines. Only together do they keep the entries that another leaf
+//! has taken over reachable once.
 //!
 //! Invariants:
 //! 1. a log whose phase is not `REDO` means nothing, whatever else it holds;
-//! 2. of one whose phase is, the leaf is in the list and latched by the thread that has taken the log, and what its words lead to is durable;
-//! 3. the list of logs grows at its head only, and there are as many as threads have ever divided leaves at the same moment: nobody waits for a log.
+//! 2. if the phase is `REDO`, the leaf is in the list and latched by the thread that has taken the log, and what the log's words lead to is durable;
+//! 3. the list of logs grows at its head only, and has as many logs as threads have ever divided leaves at the same moment: nobody waits for a log.
 //!
 //! Protocol, between taking a log and giving it back:
 //! 1. leaf, next, bitmap, then the phase: persist, the commit point. All are in one line, which keeps a prefix of its stores, so a crash leaves a phase only
-//!    with all of its own record; before, the log means nothing, and the new leaf is a block that nobody reaches.
-//! 2. the words of the leaf, persist. A crash: recovery stores them (again).
-//! 3. phase := 0, persist, before the leaf is unlatched: later changes of the leaf must not be overwritten by recovery. A crash before: the leaf has not been
-//!    changed since, so that storing its words again changes nothing.
+//!    with all of its own record. Before, the log means nothing, and the new leaf is a block that nobody reaches.
+//! 2. the words of the leaf, persist. After a crash, recovery stores them (again).
+//! 3. phase := 0, persist, before the leaf is unlatched: recovery must not overwrite later changes of the leaf. A crash before: the leaf has not been changed
+//!    since, so storing its words again changes nothing.
 //!
-//! Recovery does 2 and 3 for every log, before it reads a leaf; crashed itself, it begins anew.
+//! Recovery does 2 and 3 for every log, before it reads a leaf. After a crash within, it begins again.
 //!
-//! FPTree's own log has no phase. It is in use from the moment that it names the leaf, and the new leaf is entered later, so a field that an earlier division
-//! has left there is taken for the new leaf if a crash comes in between: the leaf that it once was is overwritten. And whether the new leaf is to be filled or
-//! has been is told by the old one's being full, which holds only as long as no other leaf is ever divided. Here the one phase that is needed is a word of its
-//! own. There is no second, for filling the new leaf: until step 1, recovery finds it by its not being reachable.
+//! FPTree's own log has no phase. It is in use from the moment that it names the leaf, and the new leaf is entered later. If a crash comes in between, a field
+//! that an earlier division has left there is taken for the new leaf: the leaf that it once was is overwritten. And whether the new leaf has been filled is
+//! deduced from the old one being full, which holds only as long as no other leaf is ever divided. Here the one phase that is needed is a word of its own.
+//! There is none for filling the new leaf: until step 1, recovery finds that leaf because nothing reaches it.
 
 use crate::Error;
 use everleaf_pmem::{LINE, Medium, Off, Pm, Pool, Word, resident, schedule};
@@ -47,10 +47,10 @@ resident! {
 
 const _: () = assert!(size_of::<Log>() == LINE, "what is stored to a log is stored in order");
 
-/// The phase of a division that has been recorded, and is to be finished: far from 0, so that no flipped bit makes it of that.
+/// The phase of a division that has been recorded, and is to be finished: far from 0, so that no flipped bit turns 0 into it.
 const REDO: u64 = u64::from_le_bytes(*b"redo it!");
 
-/// What is to become of a leaf.
+/// What a leaf will become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<T> {
     /// The leaf.
@@ -62,7 +62,7 @@ pub struct Record<T> {
 }
 
 impl Log {
-    /// Records what is to become of a leaf: step 1.
+    /// Records what a leaf will become: step 1.
     #[track_caller]
     pub fn record<T, M: Medium>(&self, pm: &Pm<M>, Record { leaf, next, bitmap }: Record<T>) {
         for (word, value) in [(&self.leaf, leaf.link()), (&self.next, next), (&self.bitmap, bitmap), (&self.phase, REDO)] {
@@ -71,7 +71,7 @@ impl Log {
         pm.persist(self);
     }
 
-    /// Says that it has become so: step 3.
+    /// Records that it has become so: step 3.
     #[track_caller]
     pub fn clear<M: Medium>(&self, pm: &Pm<M>) {
         pm.store(&self.phase, 0, Release);
@@ -87,7 +87,7 @@ impl Log {
             0 => Ok(None),
             REDO => {
                 let (leaf, next) = (Off::from_link(self.leaf.get())?, self.next.get());
-                // Before it is stored over a link that is sound, and the log cleared.
+                // Checked before it is stored over a sound link, and the log is cleared.
                 Off::<T>::from_link(next)?;
                 Ok(Some(Record { leaf, next, bitmap: self.bitmap.get() }))
             }
@@ -103,17 +103,17 @@ pub(super) fn damage<M: Medium>(pm: &Pm<M>, log: &Log) -> Error {
 
 /// The logs of an open tree.
 pub(super) struct Logs {
-    /// Those that nobody has taken. Held across the making of one more.
+    /// Those that nobody has taken. Locked while another one is made.
     free: Mutex<Vec<Off<Log>>>,
 }
 
 impl Logs {
-    /// Those of a tree in which nothing is under way.
+    /// The logs of a tree in which no division is in progress.
     pub(super) fn new(all: Vec<Off<Log>>) -> Self {
         Self { free: Mutex::new(all) }
     }
 
-    /// Takes a log, and makes it if there is none to take. `first` is the word that links the first log.
+    /// Takes a log, or makes one if none is free. `first` is the word that links the first log.
     ///
     /// # Errors
     /// A full pool.
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use everleaf_pmem::{Hardware, PoolOptions};
 
-    /// Recovery stored it over the link of the leaf, and cleared the log, before anybody could tell.
+    /// Recovery stored it over the link of the leaf, and cleared the log, before anybody could notice.
     #[test]
     fn a_link_that_is_damaged_in_a_log_was_replayed() {
         let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }).unwrap();

@@ -23,7 +23,7 @@ use std::sync::atomic::{
 };
 use std::time::{Duration, Instant};
 
-/// How many leaves ahead of the one that is recovered are asked for.
+/// How many leaves ahead of the one that is being recovered are prefetched.
 const AHEAD: usize = 8;
 
 /// A leaf as recovery has found it.
@@ -56,9 +56,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         // persist-equivalent(store late): nobody reads them yet.
         root.reserved.iter().for_each(|word| pool.store(word, 0, Relaxed));
         let (leaf, root, block) = pool.fence_all((leaf.flush(), root.flush(), block.flush()));
-        // Released before the root is linked: a crash in between leaves all of them unreachable, which is free.
+        // Released before the root is linked: a crash in between leaves all of them unreachable, and so free.
         let (leaf, block) = (leaf.release(), block.release());
-        // Where that fails, nobody reaches them; or their root is there after all, in a pool that allocates no more.
+        // If this fails, nobody reaches them, or their root is there after all, in a pool that allocates no more.
         let root = pool.link_root(name, kind_of::<K>(kind), root).inspect_err(|_| {
             pool.retire(leaf, &pool.pin());
             pool.retire(block, &pool.pin());
@@ -67,7 +67,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         Ok(Self::assemble(pool, root, waypoints, build, Vec::new(), image, None))
     }
 
-    /// `listed` is how long it took to follow the list of leaves, where that was done.
+    /// `listed` is how long it took to follow the list of leaves, if that was done.
     fn assemble(
         pool: &Arc<Pool<M>>,
         root: Off<TreeRoot>,
@@ -108,7 +108,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         image::leave(&self.pool, &self.root().image, &Image::<K> { keys: self.keys.get(), leaves }.encode())
     }
 
-    /// Opens a tree again, repairing what a crash has left. Finished repairs are durable; opening again after a crash within does the rest.
+    /// Opens a tree again and repairs what a crash has left. Finished repairs are durable. After a crash within, opening again does the rest.
     ///
     /// # Errors
     /// [`Error::NoSuchIndex`]; damage.
@@ -164,7 +164,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         Ok(Self::assemble(pool, root, waypoints, build, logs, Image { keys, leaves }, Some(listed)))
     }
 
-    /// Reads the list of leaves in order, while nobody writes.
+    /// Reads the list of leaves in order. Nobody writes meanwhile.
     fn for_each_leaf(&self, mut visit: impl FnMut(Off<L>, &L) -> Result<(), Error>) -> Result<(), Error> {
         let mut next = Off::<L>::from_link(self.root().first.get())?;
         for _ in 0..=self.pool.length() / size_of::<L>() {
@@ -235,7 +235,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         Ok(stats)
     }
 
-    /// Merges empty leaves that had no neighbour under their node of the router when their last key went. Somebody in the way of a merge is no reason to wait.
+    /// Merges empty leaves that had no neighbour under their node of the router when their last key was removed. Does not wait for whoever is in the way.
     #[cold]
     pub(super) fn merge_empty(&self) {
         merge_each(&self.leaves, &self.router, |key| {
@@ -258,7 +258,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         if !self.read(Target::At(K::LOWEST), None, |leaf, _| Ok(is_only(leaf))) {
             return Err(not_empty());
         }
-        // Before anything is latched: the entries may take their time to come.
+        // This comes before anything is latched: the iterator may be slow.
         let mut chain = Chain::<K, L, M>::build(&self.pool, entries, fill)?;
         if chain.leaves.is_empty() {
             return Ok(());
@@ -271,7 +271,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             None if self.keys.get() > 0 => Err(not_empty()),
             None => Ok(()),
         };
-        // In this order: a count that is damaged may say that the leaf is empty.
+        // In this order, because a damaged count may say that the leaf is empty.
         if let Err(error) = self.examine(held.leaf).and_then(|()| expect_only()) {
             held.lock.release_unchanged();
             return Err(error);
@@ -302,7 +302,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 }
 
-/// Leaves for a bulk load: flushed, linked with each other, and reachable for nobody.
+/// Leaves for a bulk load: flushed, linked with each other, and not reachable yet.
 struct Chain<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> {
     leaves: Vec<Flushed<'p, L, M>>,
     fences: Vec<Flushed<'p, [Word], M>>,
@@ -370,8 +370,8 @@ impl<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> Chain<'p, K, L, M> {
     }
 }
 
-/// Takes empty leaves, which a crash or a merge that was prevented has left behind, out of the list: there is no key to tell where their ranges begin. The
-/// first leaf's range begins with the lowest key that there is.
+/// Takes empty leaves, which a crash or a prevented merge has left behind, out of the list: no key tells where their ranges begin. The first leaf stays,
+/// because its range begins with the lowest key that there is.
 fn leave_out_empty<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, found: Vec<Found<K>>) -> Result<Vec<Found<K>>, Error> {
     let mut kept: Vec<Found<K>> = Vec::with_capacity(found.len());
     let leaf = |found: &Found<K>| pool.at(Off::<L>::new(found.off), "a leaf does not lie in the pool");
@@ -388,7 +388,7 @@ fn leave_out_empty<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>,
     Ok(kept)
 }
 
-/// Makes of the lowest keys of leaves, none of them empty but perhaps the first, where their ranges begin.
+/// Replaces the lowest keys of leaves by the keys with which their ranges begin. No leaf but the first may be empty.
 fn find_ranges<K: Key + ?Sized>(found: &mut [Found<K>]) -> Result<(), Error> {
     let mut below: Option<K::Owned> = None;
     for (at, leaf) in found.iter_mut().enumerate() {
@@ -447,13 +447,13 @@ where
 {
     let leaf = pool.at(off, "a leaf does not lie in the pool")?;
     let (low, fence) = K::read_fence(pool, leaf.low())?;
-    // Copies of fences are kept until the end: a list that runs in circles must not fill the memory before it is found out.
+    // Copies of fences are kept until the end: a circular list must not fill the memory before it is detected.
     let keep = |size: usize| match size > pool.length().saturating_sub(fences.fetch_add(size, Relaxed)) {
         true => Err(everleaf_pmem::Error::corrupt(off.bytes(), "low fences that take more than the pool")),
         false => Ok(()),
     };
     keep(fence.map_or(0, |(_, size)| size))?;
-    // What will be left out is not reached.
+    // A leaf that will be left out is not marked.
     let is_kept = L::Structure::FENCED || leaf.count() > 0 || off.link() == first;
     if let Some(reach) = recovery.reach.filter(|_| is_kept) {
         reach.mark(off, size_of::<L>())?;

@@ -1,12 +1,12 @@
-//! Putting leaves elsewhere, so that what is free between blocks becomes whole slabs (`crates/pmem/src/alloc/evacuation.rs`).
+//! Moving leaves, so that free room between blocks becomes whole slabs (`crates/pmem/src/alloc/evacuation.rs`).
 //!
-//! Of X, with P the leaf before it (or the root block), whatever the way to split and merge:
-//! 1. latch X, then P (by trying: on failure let go of X and start again); check that P's next is X.
-//! 2. build Y with the entries, the range and the next leaf of X, and its low fence, or another in the place of one that is to leave; flush, fence. Nobody can
-//!    reach it: a crash forgets it.
+//! To move X, with P the leaf before it (or the root block), whatever the way to split and merge:
+//! 1. latch X, then P (by trying: on failure release X and start again); check that P's next is X.
+//! 2. build Y with the entries, the range and the next leaf of X, and its low fence, or a new one if that is to leave; flush, fence. Nobody can reach it: a
+//!    crash forgets it.
 //! 3. P.next := Y, persist: the commit point. Before: the list holds X; after: Y, with the same entries.
 //! 4. router: X -> Y; X obsolete. Volatile; recovery builds it from the list. Whoever was led to X finds its version changed.
-//! 5. X is retired, and the fence that was to leave: unlinked durably in step 3, they may be used again.
+//! 5. X is retired, and so is the fence that was to leave: unlinked durably in step 3, they may be used again.
 
 use super::leaf::{self, Birth, LeafLayout};
 use super::router::{Fences, Router};
@@ -17,7 +17,7 @@ use crate::{Error, Key, Relocated};
 use everleaf_pmem::{Durable, Medium, Off, Word};
 use std::borrow::Borrow;
 
-/// How often to try a leaf that others are at: so often that some tries are later than a device takes.
+/// How often to try a leaf that others use: so often that some tries come later than a device takes.
 const ATTEMPTS: usize = 320;
 
 impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L, R, M> {
@@ -26,14 +26,14 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         Relocated::walk(from, leaves_max, |key| self.relocate_leaf(key, is_leaving))
     }
 
-    /// Moves the leaf of `key`, if it is to leave; whether it has, and where the next one begins.
+    /// Moves the leaf of `key`, if it is to leave. Returns whether it has moved, and where the next one begins.
     fn relocate_leaf(&self, key: &K, is_leaving: &dyn Fn(u64) -> bool) -> Result<(bool, Option<K::Owned>), Error> {
         let (mut attempts, mut patience) = (ATTEMPTS, Patience::default());
         loop {
             let Held { off, leaf, lock } = self.hold(key);
-            // The leaf is latched, so its fences stand.
+            // The leaf is latched, so its fences do not change.
             let Fences { low, high } = self.router.fences_of(key);
-            // Where it lies is in the leaf; nobody need read it.
+            // The leaf says where its low fence lies; the fence itself need not be read.
             let link = if K::WHOLE { 0 } else { leaf.low() };
             let fence = match Off::<Word>::from_link(link) {
                 Ok(fence) => Some(fence).filter(|fence| !fence.is_null() && is_leaving(fence.bytes())),
@@ -61,7 +61,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                     return Err(error);
                 }
             };
-            // With a fence: others change the copy as soon as it is unlatched, and are given the retired blocks.
+            // This fences: others change the copy as soon as it is unlatched, and are given the retired blocks.
             let copy = self.pool.link(slot, copy).bytes();
             drop(before);
             self.router.replace(off, copy, low.borrow());
@@ -75,7 +75,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
     }
 
-    /// Builds a leaf with all that is in a latched one, durable but not linked; with another fence if that `is_leaving`.
+    /// Builds a copy of a latched leaf, durable but not linked; with a new fence if the old one `is_leaving`.
     fn copy(&self, leaf: &L, low: &K, is_leaving: bool) -> Result<Durable<'_, L, M>, Error> {
         self.examine(leaf)?;
         let mut entries = Vec::with_capacity(L::CAPACITY);
@@ -88,7 +88,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         let copy = self.pool.alloc::<L>()?;
         copy.build(&self.pool, &Birth { next: leaf.next().get(), low, skip: leaf.skip() }, &entries)?;
         let (copy, fence) = self.pool.fence_all((flush(copy), fence.map(|fence| fence.flush())));
-        // The last that can fail: what is begun is linked.
+        // This is the last step that can fail: what is begun is linked.
         self.latches.begin(&[copy.off().bytes()])?;
         fence.map(Durable::release);
         Ok(copy)

@@ -17,11 +17,11 @@ use crate::{Key, Rebuilds};
 use everleaf_pmem::htm::Statistics;
 use std::borrow::Borrow;
 
-/// Keys that are looked for together: more than a core can have requests to memory under way, and so few that what came first is still in the nearest cache
-/// when the last has come.
+/// Keys that are looked up together: more than a core can have requests to memory in flight, and so few that what came first is still in the nearest cache when
+/// the last has come.
 pub const GROUP: usize = 32;
 
-/// Children of a node: seven parts of as many as two vectors compare. See `node.rs`.
+/// Children of a node: seven parts, each as many as two vectors compare. See `node.rs`.
 pub const FANOUT: usize = 112;
 
 /// What to look for.
@@ -41,7 +41,7 @@ impl<K: ?Sized> Clone for Target<'_, K> {
 }
 impl<K: ?Sized> Copy for Target<'_, K> {}
 
-/// Where a search has ended, and by which version of which node. It holds if `validate` says so when what it leads to has been read.
+/// Where a search has ended, and by which version of which node. It is valid if `validate` says so when what it leads to has been read.
 pub struct Way<'a> {
     pub(crate) leaf: u64,
     latch: &'a Latch,
@@ -58,7 +58,7 @@ impl Way<'_> {
         self.latch.validate(self.version)
     }
 
-    /// To be taken up later.
+    /// The way, to be taken up later.
     #[inline(always)]
     pub(crate) fn route(&self) -> Route {
         Route { leaf: self.leaf, node: self.node, version: self.version, slot: self.slot }
@@ -107,14 +107,14 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
     /// Takes up a way again.
     fn take_up(&self, route: &Route) -> Result<Way<'_>, Restart>;
 
-    /// Finds a leaf. What comes back holds only if [`Router::validate`] says so afterwards.
+    /// Finds a leaf. The result is valid only if [`Router::validate`] says so afterwards.
     #[inline(always)]
     fn find(&self, target: Target<'_, K>) -> Result<Route, Restart> {
         self.way(target).map(|way| way.route())
     }
 
-    /// Runs `act` as one transaction of the processor, in which the router is asked by [`Router::find_within`]. `None` if that has not taken place: then
-    /// nothing has happened.
+    /// Runs `act` as one transaction of the processor, in which the router is asked by [`Router::find_within`]. `None` if the transaction has not taken place:
+    /// then nothing has happened.
     #[inline(always)]
     #[track_caller]
     fn transaction<T>(&self, _act: impl FnMut() -> Result<T, Restart>) -> Option<T> {
@@ -132,7 +132,7 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
         Statistics::default()
     }
 
-    /// Finds the leaves of at most [`GROUP`] keys at once, so that they wait for memory together. A key in whose way somebody was gets no route.
+    /// Finds the leaves of at most [`GROUP`] keys at once, so that they wait for memory together. A key gets no route if somebody was in its way.
     fn find_many(&self, keys: &[&K], routes: &mut [Option<Route>]) {
         for (route, key) in routes.iter_mut().zip(keys) {
             *route = self.find(Target::At(key)).ok();
@@ -146,7 +146,7 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
         self.take_up(route)?.validate()
     }
 
-    /// Asks for the memory that changes when the leaf of `key` is split, or becomes one with another. The leaves beside it that are at hand. A hint.
+    /// Prefetches the memory that changes when the leaf of `key` is split or merged. Returns the leaves beside it that are at hand.
     fn approach(&self, _key: &K) -> [Option<u64>; 2] {
         [None; 2]
     }
@@ -154,21 +154,20 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
     /// The range of the leaf, validated.
     fn fences(&self, route: &Route) -> Result<Fences<K>, Restart>;
 
-    /// The range of the leaf of `key`. The caller has latched that leaf, so it stands.
+    /// The range of the leaf of `key`. The caller has latched that leaf, so the range does not change.
     fn fences_of(&self, key: &K) -> Fences<K> {
         until_done(|| self.fences(&self.find(Target::At(key))?))
     }
 
-    /// Puts `left` in the place of `old`, whose range begins at `low`, and gives the part of the range from `separator` on to `right`. The caller has latched
-    /// `old`.
+    /// Replaces `old`, whose range begins at `low`, by `left`, and gives the part of the range from `separator` on to `right`. The caller has latched `old`.
     fn split(&self, old: u64, left: u64, low: &K, separator: &K, right: u64);
 
-    /// Puts `leaf` in the place of `old`, whose range begins at `low`. The caller has latched `old`.
+    /// Replaces `old`, whose range begins at `low`, by `leaf`. The caller has latched `old`.
     fn replace(&self, old: u64, leaf: u64, low: &K);
 
     /// Gives the range of `old`, the only leaf, to leaves in ascending order of their lows, the first of which is the lowest key. The caller has latched `old`.
     fn populate(&self, old: u64, leaves: Vec<(K::Owned, u64)>) {
-        // From the last to the first, so that the latched leaf keeps the range that is still to be given away; with the last of it, it gives up its place.
+        // From the last to the first, so that the latched leaf keeps the range that is not given away yet. With the last part, it gives up its place.
         for (number, (low, leaf)) in leaves.iter().enumerate().skip(1).rev() {
             let left = if number == 1 { leaves[0].1 } else { old };
             self.split(old, left, K::LOWEST, low.borrow(), *leaf);
@@ -178,7 +177,7 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
         }
     }
 
-    /// Two neighbouring leaves, one of them that of `key`, which keep their places until the result is dropped. `None` when there are no two.
+    /// Two neighbouring leaves, one of them that of `key`, which keep their places until the result is dropped. `None` if there are no two.
     fn neighbours(&self, key: &K) -> Result<Option<Self::Neighbours<'_>>, Restart>;
 
     /// Whether many leaves are alone under their nodes, and would have neighbours if [`Router::compact`] were called.
@@ -186,15 +185,15 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
         false
     }
 
-    /// Gives a sparse router a denser form; false, and nothing, if another thread is at it. Others may use it meanwhile.
+    /// Gives a sparse router a denser form. Does nothing and returns false if another thread is doing so. Others may use it meanwhile.
     fn compact(&self) -> bool {
         false
     }
 
-    /// Levels.
+    /// Number of levels.
     fn depth(&self) -> u32;
 
-    /// How its nodes have been built anew, all at once.
+    /// How its nodes were rebuilt, all at once.
     fn rebuilds(&self) -> Rebuilds {
         Rebuilds::default()
     }
@@ -207,11 +206,11 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
 pub trait Neighbours<K: Key + ?Sized> {
     /// The two leaves.
     fn leaves(&self) -> [u64; 2];
-    /// The leaf before the two, if it keeps its place likewise; it must not be looked for in another way.
+    /// The leaf before the two, if it keeps its place, too; then it must not be looked for in another way.
     fn before(&self) -> Option<u64>;
     /// Their ranges.
     fn fences(&self) -> [Fences<K>; 2];
-    /// Puts `leaf` in the place of both. Whoever looks for it finds it when `release` is called, which lets go of the latches of both.
+    /// Replaces both by `leaf`. Whoever looks for it finds it when `release` is called, which releases the latches of both.
     fn join(self, leaf: u64, release: impl FnOnce());
     /// Changes nothing.
     fn release(self);

@@ -1,6 +1,6 @@
 //! Scans, see [`crate::scan`].
 //!
-//! What is visited next is asked for before: all records of a leaf when it has been read, and the next leaf before those are visited.
+//! What is visited next is prefetched: all records of a leaf when it has been read, and the next leaf before those are visited.
 
 use super::leaf::{self, LeafLayout};
 use super::router::Router;
@@ -21,7 +21,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
                 if !K::WHOLE {
                     entries.iter().for_each(|entry| Record::prefetch(&self.pool, entry.value.get()));
                 }
-                // The sort reads records by heads that are equal; what it says of a disturbed leaf does not count.
+                // The sort reads records if heads are equal. Its result for a disturbed leaf does not count.
                 let sorted = leaf::sort::<K, M>(&self.pool, entries);
                 let fences = self.router.fences(&way.route())?;
                 Ok::<_, Restart>(sorted.map(|()| fences))
@@ -51,7 +51,7 @@ mod tests {
     use everleaf_pmem::{Hardware, Pool, PoolOptions};
     use std::num::NonZeroU64;
 
-    /// A writer has been at the leaf whenever it has been read.
+    /// A writer changes the leaf whenever it is read.
     #[test]
     fn who_is_outrun_keeps_writers_out() {
         let pool = Pool::anonymous(Hardware::page_cache(), PoolOptions { size_max: 1 << 20, ..PoolOptions::default() }).unwrap();

@@ -17,8 +17,8 @@ use crate::{Error, Key};
 use everleaf_pmem::Medium;
 use std::borrow::Borrow;
 
-/// How often a merge is tried that nobody will try later: after a fifth of these, whoever is in the way waits for a device, and one try in eight
-/// sleeps before the next one, which makes many times as long as a device takes.
+/// How often a merge is tried that nobody will try later. After a fifth of these, whoever is in the way waits for a device, and one try in eight sleeps before
+/// the next one: many times as long as a device takes.
 const PATIENCE: usize = 1000;
 
 /// One way to split and merge.
@@ -36,13 +36,13 @@ pub trait Structure<K: Key + ?Sized, L: LeafLayout<K>> {
     /// Whether a removal that leaves `count` of `capacity` entries in a leaf is a reason to try [`Structure::merge`].
     fn is_sparse(count: usize, capacity: usize) -> bool;
 
-    /// Removes the only entry of the leaf of `key` together with the leaf; gives that back, and has done nothing, if somebody is in the way, or leaves do not
-    /// go like that.
+    /// Removes the only entry of the leaf of `key` together with the leaf. Does nothing and returns the leaf if somebody is in the way, or if leaves are not
+    /// removed like that.
     fn remove_last<'a, R: Router<K>, M: Medium>(_tree: &'a Selective<K, L, R, M>, _key: &K, held: Held<'a, L>) -> Result<(), Held<'a, L>> {
         Err(held)
     }
 
-    /// Merges the leaf of `key` with a neighbour, if that is worth it and nobody is in the way.
+    /// Merges the leaf of `key` with a neighbour, if that is worthwhile and nobody is in the way.
     fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K) -> Result<(), Restart>;
 }
 
@@ -56,8 +56,8 @@ pub enum Room {
     Prevented,
 }
 
-/// Has `merge` try to merge a leaf in which a removal has left so many entries. Somebody in the way is no reason to wait, as a later removal tries again; but
-/// where nothing is left, there is none.
+/// Calls `merge` for a leaf in which a removal has left this many entries. If somebody is in the way, this does not wait, because a later removal tries again.
+/// But if nothing is left, there is no later removal.
 #[cold]
 pub(crate) fn merge_sparse(left: usize, mut merge: impl FnMut() -> Result<(), Restart>) {
     let mut attempts = if left == 0 { PATIENCE } else { 1 };
@@ -68,7 +68,7 @@ pub(crate) fn merge_sparse(left: usize, mut merge: impl FnMut() -> Result<(), Re
     }
 }
 
-/// Has `merge` try to merge the leaf of each key in turn, from the lowest on, and what two have become again.
+/// Calls `merge` for the leaf of each key in turn, from the lowest on, and again for what two have become.
 pub(crate) fn merge_each<K: Key + ?Sized>(leaves: &Counter, router: &impl Router<K>, mut merge: impl FnMut(&K)) {
     let mut low = Some(K::LOWEST.to_owned());
     while let Some(key) = low {
@@ -78,7 +78,7 @@ pub(crate) fn merge_each<K: Key + ?Sized>(leaves: &Counter, router: &impl Router
     }
 }
 
-/// Merges what removals of all keys may have left behind. Two leaves need not be under one node of the router, so `sweep` goes through all, and again.
+/// Merges leaves that may be left when all keys were removed. Two of them need not be under one node of the router, so `sweep` goes through all, repeatedly.
 pub(crate) fn merge_all(leaves: &Counter, keys: &Counter, mut sweep: impl FnMut()) {
     let mut in_vain = 0;
     while leaves.get() > 1 && keys.get() == 0 && in_vain < 8 {
@@ -102,7 +102,7 @@ mod tests {
     use std::panic::Location;
     use std::sync::Arc;
 
-    /// Has a leaf until somebody waits.
+    /// Holds a leaf until somebody waits.
     struct InTheWay(Mutex<Option<Locked<'static>>>);
 
     impl Scheduler for InTheWay {
@@ -113,7 +113,7 @@ mod tests {
         }
     }
 
-    /// The merge that its last removal tried was the last one that was tried.
+    /// No merge was tried after that of its last removal.
     #[test]
     fn a_leaf_that_was_emptied_beside_one_that_somebody_had_stayed() {
         if schedule::IS_BUILT_IN {

@@ -1,24 +1,24 @@
-//! Waypoints: leaves here and there in the list, so that recovery has many ways into it and waits for many leaves at once.
+//! Waypoints: leaves here and there in the list. With them recovery has many ways into it and waits for many leaves at once.
 //!
 //! ```text
 //! block    link of a leaf | link of a leaf | ...                        0 where there is none yet
 //! ```
 //!
 //! A waypoint is a hint. The leaf that it names may have been taken out of the list since, and its block may be anything by now: whoever takes a leaf out does
-//! not look whether it is one. So a waypoint costs a line that is flushed when a leaf becomes one, and nobody waits for that: a crash leaves it as it was, or
-//! as it is to be, which is the same to [`list`].
+//! not check whether it is one. So a waypoint costs a line that is flushed when a leaf becomes one, and nobody waits for that: a crash leaves the old word or
+//! the new one, and either will do for [`list`].
 //!
 //! [`list`] follows the links from the head of the list and from all waypoints, a step of each in turn, each until it comes to a place where another began. It
-//! puts together what was found from the head, from the place where that has ended, and so on, and is done when it comes to the end; what was found from
-//! anywhere else is forgotten. Every piece is what the links say, so the whole is what a walk from the head alone would find, whatever waypoints say; and until
-//! it is known nothing is marked, repaired or believed that is on the way. A waypoint that leads into another tree costs no more steps than there are leaves on
-//! the longest way between two that do not. (Those of LB+-Tree are believed: there, one that names a leaf which has been freed and used again spoils the tree
-//! that is rebuilt, and taking a leaf out of the list takes one write more, to be ordered before it.)
+//! puts together what was found from the head, from the place where that has ended, and so on, until it comes to the end; what was found from anywhere else is
+//! forgotten. Every piece is what the links say, so the whole is what a walk from the head alone would find, whatever waypoints say. Until it is known, nothing
+//! on the way is marked, repaired or believed. A waypoint that leads into another tree costs no more steps than there are leaves on the longest way between two
+//! that do not. (LB+-Tree believes its waypoints: there, one that names a leaf which has been freed and used again spoils the tree that is rebuilt, and taking
+//! a leaf out of the list takes one write more, to be ordered before it.)
 //!
-//! Of the leaves that lie where one may be, the n-th that comes becomes one with the chance that is its share, in the place of any other (Vitter, "Random
-//! Sampling with a Reservoir"). So, where leaves stay where they were made, all are waypoints with the same chance, however the tree has grown, and the longest
-//! way between two of 64 is about a fourteenth of the list. Where splits put two leaves in the place of one, half of those that come are looked at, and
-//! waypoints are lost with their leaves; so they are with leaves that merge or move.
+//! Of the leaves that lie where one may be, the n-th that comes becomes one with the probability that is its share, in the place of any other (Vitter, "Random
+//! Sampling with a Reservoir"). So if leaves stay where they were made, all are waypoints with the same probability, however the tree has grown, and the
+//! longest way between two of 64 is about a fourteenth of the list. If splits replace one leaf by two, half of the new ones are considered, and waypoints are
+//! lost with their leaves; so they are with leaves that merge or move.
 
 use super::Selective;
 use super::leaf::LeafLayout;
@@ -35,12 +35,12 @@ pub(super) struct Waypoints {
     off: Off<Word>,
     /// Number of words, the same in all trees of a kind: part of the format.
     count: usize,
-    /// One of so many leaves lies where a waypoint may be.
+    /// One of this many leaves lies where a waypoint may be.
     share: u64,
 }
 
 impl Waypoints {
-    /// Few words in trees of small leaves, most of which are for exhaustive checking, and every leaf lies where a waypoint may be.
+    /// Trees of small leaves, most of which are for exhaustive checking, have few words, and every leaf lies where a waypoint may be.
     const fn none<K: Key + ?Sized, L: LeafLayout<K>>() -> Self {
         let (count, share) = if L::CAPACITY < 14 { (8, 1) } else { (64, 16) };
         Self { off: Off::NULL, count, share }
@@ -57,7 +57,7 @@ impl Waypoints {
         Ok(block)
     }
 
-    /// Those that `link`, a word of the root block, leads to.
+    /// Those to which `link`, a word of the root block, leads.
     ///
     /// # Errors
     /// Damage.
@@ -100,7 +100,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 }
 
-/// Leaves one behind the other.
+/// Consecutive leaves.
 struct Way<L> {
     leaves: Vec<Off<L>>,
     /// What is behind the last of them, when that is known: a place where another way begins; null at the end of the list; damage.
@@ -135,12 +135,12 @@ pub(super) fn list<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>,
             }
             at = number_of(next);
         }
-        // What has been gone once has neither end nor leaves any more: a list that comes there again runs in circles.
+        // A way that was passed has neither end nor leaves any more: a list that comes there again runs in circles.
         if ways[at].leaves.is_empty() {
             return Err(everleaf_pmem::Error::corrupt(starts[at], "a list of leaves that does not end").into());
         }
         if left < under_way.len() {
-            // Perhaps it is a waypoint from which links run in circles.
+            // Perhaps only the links from a waypoint run in circles.
             return match waypoints {
                 [] => Err(everleaf_pmem::Error::corrupt(first.bytes(), "a list of leaves that does not end").into()),
                 _ => list::<K, L, M>(pool, first.link(), &[]),
@@ -158,11 +158,11 @@ pub(super) fn list<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>,
     }
 }
 
-/// The leaf behind `leaf`, which is asked for.
+/// The leaf behind `leaf`, which is prefetched.
 fn next_of<K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(pool: &Pool<M>, leaf: Off<L>) -> Result<Off<L>, Error> {
     let next = Off::<L>::from_link(pool.at(leaf, "a leaf does not lie in the pool")?.next().get())?;
     if !next.is_null() {
-        // All layouts have what leads on in these two.
+        // In all layouts, what leads on lies in these two.
         let words = pool.words(next, size_of::<L>() / size_of::<Word>()).filter(|_| pool.get(next).is_some());
         let words = words.ok_or_else(|| everleaf_pmem::Error::corrupt(next.bytes(), "a leaf does not lie in the pool"))?;
         [words.first(), words.last()].into_iter().flatten().for_each(probe::prefetch);
@@ -224,7 +224,7 @@ mod tests {
         let loaded = tree::<LbLeaf<4, 1>>(&pool(), 0..0);
         loaded.bulk_load(&mut (0..40_000).map(|key| (key, NonZeroU64::MIN)), 0.7).unwrap();
         spread(&loaded);
-        // Where leaves are replaced, waypoints go with them; not at once.
+        // If leaves are replaced, waypoints are lost with them, but not at once.
         for keys in [&mut (0..100_000u64) as &mut dyn Iterator<Item = u64>, &mut (0..100_000).rev(), &mut shuffled(100_000)] {
             let tree = tree::<IsleLeaf<7>>(&pool(), keys);
             assert_eq!(tree.list(tree.waypoints.words(&tree.pool)).unwrap(), tree.list(&[]).unwrap());
@@ -268,7 +268,7 @@ mod tests {
                 assert_eq!(tree.list(&block[from..to]).unwrap(), alone, "{from} to {to}");
             }
         }
-        // Damage of the list itself is told of, and a circle is.
+        // Damage of the list itself is reported, and so is a circle.
         let next = LeafLayout::<u64>::next(pool.get(middle).unwrap());
         for link in [1, tree.root().first.get(), middle.link(), alone[3].link()] {
             pool.store(next, link, Relaxed);

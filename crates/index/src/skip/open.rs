@@ -1,7 +1,7 @@
 //! Making, opening, loading and checking a list.
 //!
-//! Recovery follows the list once, puts towers over it, and has nothing to repair: a crash leaves the list as it was before a change or behind it. One that was
-//! closed tells how many keys it has (`image.rs`): a link that is 0 would end it. One that has others by then is not opened any more.
+//! Recovery follows the list once, builds towers over it, and has nothing to repair: a crash leaves the list as it was before or after a change. A closed list
+//! records how many keys it has (`image.rs`), because a link damaged to 0 would end it. A list with another number of keys is not opened any more.
 
 use super::{DISORDER, FORM, HEAD, LEVELS, ListRoot, MISCOUNTED, NODE, Node, Place, Segment, Skip, Tower, damage};
 use crate::arena::{Arena, Numbers};
@@ -41,7 +41,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         Self { pool: pool.clone(), root, towers, numbers, levels, keys: Counter::default(), _key: PhantomData }
     }
 
-    /// Opens a list again.
+    /// Opens an existing list.
     ///
     /// # Errors
     /// [`Error::NoSuchIndex`]; damage.
@@ -51,7 +51,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         let form = &pool.at(list.root, "the root block of a list does not lie in the pool")?.form;
         match form.get() {
             FORM => {}
-            // Who only looks is to save what there is.
+            // A read-only opening is to salvage what there is.
             MISCOUNTED if pool.writable().is_err() => {}
             MISCOUNTED => return Err(at_root(OTHERS)),
             _ => return Err(at_root("the root block of a list of another form")),
@@ -64,7 +64,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
             pool.persist(form);
             return Err(at_root(OTHERS));
         }
-        // Nodes of a list that ends are apart from each other, as they are of one size, of which their places are multiples.
+        // The nodes of a list that ends do not overlap, as they have one size and their offsets are multiples of it.
         let root = list.root.bytes()..list.root.bytes() + size_of::<ListRoot>() as u64;
         if let Some(inside) = places.iter().find(|place| place.off.bytes() < root.end && place.off.bytes() + NODE > root.start) {
             return Err(damage(inside.off, "a node that reaches into the root block of its list"));
@@ -84,8 +84,8 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         Ok(list)
     }
 
-    /// Puts towers on all nodes, from the last to the first, with the heads of their keys. Nobody else is at the list, or the head is latched and has been the
-    /// only tower: each of the others is as it will be before one leads to it.
+    /// Puts towers on all nodes, from the last to the first, with the heads of their keys. No other thread uses the list, or the head is latched and has been
+    /// the only tower: each other tower is complete before one leads to it.
     fn put(&self, nodes: impl Iterator<Item = (Off<Node>, u64)>) {
         let mut firsts = [HEAD; LEVELS];
         for (off, head) in nodes {
@@ -109,7 +109,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         }
     }
 
-    /// All nodes, in the order in which they are linked, while nobody writes: the heads of their keys ascend, and it ends.
+    /// All nodes, in the order in which they are linked, while no thread writes. Checks that the heads of their keys ascend, and that the list ends.
     pub(super) fn survey(&self) -> Result<Vec<Place<'_>>, Error> {
         let mut places: Vec<Place<'_>> = Vec::new();
         for place in Segment::new(&self.pool, None, Some(&self.root().first), Off::NULL) {
@@ -172,7 +172,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
     pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error> {
         let not_empty = || Error::NotEmpty { keys: self.keys.get() };
         let first = &self.root().first;
-        // What somebody is writing there is durable when the latch is free.
+        // What another thread is writing there is durable when the latch is free.
         let is_empty = self.retry(|| {
             let lock = self.tower(HEAD).latch.try_lock()?;
             let is_empty = first.get() == 0;

@@ -1,4 +1,4 @@
-//! Putting nodes elsewhere, so that what is free between blocks becomes whole slabs (`crates/pmem/src/alloc/evacuation.rs`).
+//! Moving nodes, so that the free space between blocks becomes whole slabs (`crates/pmem/src/alloc/evacuation.rs`).
 
 use super::{Node, Place, Skip, node_at};
 use crate::latch::Stop;
@@ -13,7 +13,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         Relocated::walk(from, leaves_max, |key| self.retry(|| self.relocate_segment(key, is_leaving)))
     }
 
-    /// Moves the nodes that are to leave of the segment of a key: whether there were any, and where the next one begins.
+    /// Moves the nodes in the segment of a key that are to leave. Returns whether there were any, and where the next segment begins.
     fn relocate_segment(&self, key: &K, is_leaving: &dyn Fn(u64) -> bool) -> Result<(bool, Option<K::Owned>), Stop> {
         let reached = self.reach(Target::At(key), 0)?;
         let lock = reached.tower.latch.lock_from(reached.version)?;
@@ -47,7 +47,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         Ok(moved?)
     }
 
-    /// Puts a copy in the place of a node, to which a word of a latched segment leads.
+    /// Replaces a node, to which a word of a latched segment leads, by a copy.
     fn replace(&self, slot: &Word, place: &Place<'_>) -> Result<(Off<Node>, &Node), Error> {
         let copy = self.pool.alloc::<Node>()?;
         self.fill(&copy, place.node.next.get(), place.entry()?);

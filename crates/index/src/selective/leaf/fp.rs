@@ -9,37 +9,36 @@
 //! 192 B       0-3    bitmap, 8 bytes | 8 fingerprints              4 .. 11    unit 3          for exhaustive checking
 //! ```
 //!
-//! A slot is { head, value }. Bitmap and fingerprints are in one line. Above the bits of the slots the bitmap has
-//! [check bits](super::with_check): its last byte, by which no byte of it can change unnoticed; or, in two bytes with fourteen slots, the last two bits, all
-//! that there is room for.
+//! A slot is { head, value }. Bitmap and fingerprints are in one line. Above the bits of the slots the bitmap has [check bits](super::with_check): its last
+//! byte, so that no byte of it can change unnoticed; or, in two bytes with fourteen slots, the last two bits, all that there is room for.
 //!
 //! Invariants, when the leaf's latch is free:
 //! 1. an entry counts if the bit of its slot is set; everything in other slots, and their fingerprints, is left over and means nothing;
-//! 2. the fingerprint of such a slot is that of its key, its value is not 0, and no key is in two of them.
+//! 2. the fingerprint of a slot that counts is that of its key, its value is not 0, and no key is in two of them.
 //!
 //! # Writing
 //!
 //! Insert, 2 flushes and 2 fences:
 //! 1. the entry, into a slot whose bit is not set; persist. A crash: the slot is free.
 //! 2. its fingerprint, which means nothing yet; then the bitmap with the bit, one word; persist: the commit point. The paper flushes and fences between the
-//!    two, which makes 3 of each, as it does here with `FENCES` = 3. They are in one line, which keeps a prefix of its stores, so a crash leaves no bit without
-//!    its fingerprint without that, too.
+//!    two, which makes 3 of each; so does this with `FENCES` = 3. Both are in one line, which keeps a prefix of its stores, so even without that a crash leaves
+//!    no bit without its fingerprint.
 //!
-//! Update, 2 flushes and 2 fences: as an insert into another slot; the one store to the bitmap sets the bit of that and clears that of the old one. So a full
-//! leaf is split first. Remove, 1 flush and 1 fence: the bitmap without the bit.
+//! Update, 2 flushes and 2 fences: as an insert into another slot; the one store to the bitmap sets its bit and clears that of the old one. So a full leaf is
+//! split first. Remove, 1 flush and 1 fence: the bitmap without the bit.
 //!
-//! Split of a full leaf L, LINES + 4 flushes (one more where next is not in the header's line) and 4 fences:
-//! 1. the new leaf N is a copy of L, link and all, but for its bitmap, which has the bits of the upper half; flush all of it, and L's header, where a
-//!    batch may have fingerprints that are not durable yet; fence. A crash: nobody reaches N.
-//! 2. a log of the tree says that L's bitmap is to be the rest, and its next N; persist: the commit point. See [`log`](crate::selective::log).
+//! Split of a full leaf L, LINES + 4 flushes (one more if next is not in the header's line) and 4 fences:
+//! 1. the new leaf N is a copy of L, link and all, except for its bitmap, which has the bits of the upper half; flush all of it, and L's header, where a batch
+//!    may have fingerprints that are not durable yet; fence. A crash: nobody reaches N.
+//! 2. a log of the tree says that L's bitmap will be the rest, and its next N; persist: the commit point. See [`log`](crate::selective::log).
 //! 3. both words of L; persist. Without the log, a crash between them would leave the upper half in both leaves, or in none that the list leads to.
 //! 4. the log is cleared, persist.
 //!
-//! The pending change goes the ordinary way afterwards.
+//! The pending change is made the ordinary way afterwards.
 //!
-//! The paper logs more. It enters the new leaf in the log before it is filled, lest a crash leak it: here recovery finds what nobody reaches. So does it when a
-//! leaf is left without entries: the paper's log of deletions names the leaf and the one before it; one store to the word that links the leaf unlinks it.
-//! The lock in the leaf, which recovery has to clear, is a latch in DRAM.
+//! The paper logs more. It enters the new leaf in the log before it is filled, so that a crash does not leak it: here recovery finds what nobody reaches. The
+//! same holds for a leaf that becomes empty: the paper's log of deletions names the leaf and the one before it; here one store to the word that links the leaf
+//! unlinks it. The paper's lock in the leaf, which recovery has to clear, is a latch in DRAM here.
 //!
 //! Recovery has nothing to repair but what logs say.
 
@@ -54,8 +53,8 @@ use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 resident! {
-    /// An FPTree leaf of `LINES` lines: `HEADER` units before the slots, `TAIL` behind them; and how often an insert fences, 2 times or, as published, 3. See
-    /// the module documentation.
+    /// An FPTree leaf of `LINES` lines: `HEADER` units before the slots, `TAIL` behind them. An insert fences `FENCES` times: 2 or, as published, 3. See the
+    /// module documentation.
     pub struct FpLeaf<const LINES: usize, const HEADER: usize, const TAIL: usize, const FENCES: usize> {
         lines: [[Unit; UNITS]; LINES],
     }
@@ -75,7 +74,7 @@ impl<const LINES: usize, const HEADER: usize, const TAIL: usize, const FENCES: u
     const ALL: u64 = (1 << Self::SLOTS) - 1;
     /// The bits before the fingerprints.
     const BITS: u64 = if HEADER == 1 { 0xffff } else { u64::MAX };
-    /// How many of them check the others, and from which on.
+    /// The number of check bits, and the first of them.
     const CHECK: (u32, u32) = match HEADER {
         1 if Self::SLOTS <= 8 => (8, 8),
         1 => (2, 14),
@@ -120,13 +119,13 @@ impl<const LINES: usize, const HEADER: usize, const TAIL: usize, const FENCES: u
         super::with_check(slots, Self::CHECK.0, Self::CHECK.1)
     }
 
-    /// The slots of a bitmap as it is stored; none if it is damaged.
+    /// The slots of a bitmap as it is stored; `None` if it is damaged.
     fn slots_of(bitmap: u64) -> Option<u64> {
         let slots = bitmap & Self::ALL;
         (Self::checked(slots) == bitmap).then_some(slots)
     }
 
-    /// Where the fingerprint of a slot is: its word, and how far to the left in it.
+    /// The word that holds the fingerprint of a slot, and how far to the left in it.
     fn place(&self, slot: usize) -> (&Word, usize) {
         let byte = Self::FINGERPRINTS + slot;
         (&self.lines[0][byte / 16][byte % 16 / 8], byte % 8 * 8)
@@ -161,7 +160,7 @@ impl<const LINES: usize, const HEADER: usize, const TAIL: usize, const FENCES: u
         pm.store(word, word.get() & !(0xff << shift) | u64::from(fingerprint) << shift, Release);
     }
 
-    /// Step 1 of an insert, and what of step 2 means nothing yet.
+    /// Step 1 of an insert, and the part of step 2 that means nothing yet.
     #[inline]
     fn prepare<M: Medium>(&self, pm: &Pm<M>, slot: usize, head: u64, value: NonZeroU64, fingerprint: u8) {
         self.put(pm, slot, head, value);
@@ -174,7 +173,7 @@ impl<const LINES: usize, const HEADER: usize, const TAIL: usize, const FENCES: u
         }
     }
 
-    /// Says which slots count. The caller flushes the line.
+    /// Sets which slots count. The caller flushes the line.
     #[inline]
     #[track_caller]
     fn switch<M: Medium>(&self, pm: &Pm<M>, slots: u64) {
@@ -206,7 +205,7 @@ impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize
 
     type Structure = Divided;
 
-    /// The bitmap to come.
+    /// The new bitmap.
     type Plan = u64;
 
     #[inline(always)]
@@ -260,7 +259,7 @@ impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize
         Ok(Written::Done)
     }
 
-    /// A value is set in its place. No entry takes the slot of one that goes: till the plan is published that one is there.
+    /// A value is set in place. No entry takes the slot of one that is removed: until the plan is published, that one is there.
     fn stage<M: Medium>(&self, pm: &Pm<M>, plan: &mut Option<u64>, key: &K, slot: usize, change: Change) -> Result<Written, Error> {
         if let Change::Update(value) = change {
             super::set_value(pm, &self.entry(slot)[VALUE], value);
@@ -320,7 +319,7 @@ impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize
         let Some(log::Record { leaf, next, bitmap }) = log.read::<Self, M>(pm)? else { return Ok(()) };
         let slots = Self::slots_of(bitmap).ok_or_else(|| log::damage(pm, log))?;
         pm.at(leaf, "a leaf that a log tells of does not lie in the pool")?.shrink(pm, next, slots);
-        // With a fence: others change leaves as soon as the tree is open.
+        // This fences: others change leaves as soon as the tree is open.
         log.clear(pm);
         Ok(())
     }
@@ -358,7 +357,7 @@ impl<K: Key + ?Sized, const LINES: usize, const HEADER: usize, const TAIL: usize
         }
         // persist-equivalent(store early): nobody can reach the leaf before all of it is durable.
         right.switch(pool, moved);
-        // The log tells nothing of fingerprints, and those may not be durable, if another thread's batch has written them, whose caller has not fenced yet.
+        // The log says nothing of fingerprints. They may not be durable, if another thread's batch has written them whose caller has not fenced yet.
         pool.flush(self.word());
         let right = pool.fence_all(right.flush()).release();
         let rest = self.bitmap() & !moved;

@@ -9,38 +9,38 @@
 //! Invariants, when the leaf's latch is free:
 //! 1. the entries of a line fill it from its first slot on, in ascending order; the value of every vacant slot is 0, durably;
 //! 2. the counter of a line is the number of its entries;
-//! 3. next is changed under the latch of this leaf, the rest of line 0 but the counters never.
+//! 3. next changes only under the latch of this leaf; the rest of line 0, except the counters, never does.
 //!
 //! # Writing
 //!
 //! A change shifts entries within one line, word by word, and counts: line, flush, counter, flush, one fence for both. A crash leaves a prefix of the line's
-//! stores, so it can leave a copy of an entry beside it, by whose identity it is told (`shift.rs`).
+//! stores, so it can leave a copy of an entry beside it, which its identity tells (`shift.rs`).
 //!
 //! Insert, 2 flushes and 1 fence:
-//! 1. shift greater entries to the right and write the new one, in the order above; flush the line. A crash within: the copy is taken back (or, when the shift
+//! 1. shift greater entries to the right and write the new one; flush the line. A crash within: the copy is taken back (or, if the shift
 //!    was over, the entry stays).
 //! 2. counter + 1, persist: the fence makes line and counter durable; the last store of the line is the commit point. A crash before: each of the two is as
-//!    before or as after, the line perhaps between, and the line decides.
+//!    before or as after, the line perhaps in between, and the line decides.
 //!
 //! Remove, 2 flushes and 1 fence: 1. shift the greater entries to the left, last value := 0; flush the line. A crash within: recovery finishes the shift.
 //! 2. counter - 1, persist, as above. Update, 1 flush and 1 fence: one value word.
 //!
-//! The paper fences between line and counter, because "one less than counted" looks like a finished removal and would lose an insert. It would lose one that
-//! was acknowledged, if the counter alone were durable then; under one fence for both it takes back an insert that was not.
+//! The paper fences between line and counter, because "one less than counted" looks like a finished removal and would lose an insert. That insert would be an
+//! acknowledged one, if the counter alone were durable by then; under one fence for both it is one that was not acknowledged.
 //!
-//! A batch makes all its changes so, and fences behind them, or leaves that to its caller: several changes of a line may be in the balance at once, of one
-//! thread or several.
+//! A batch makes all its changes in this way, and fences behind them, or leaves that to its caller. So several changes of a line, by one thread or several, may
+//! not be durable yet.
 //!
 //! # Recovery of a line
 //!
-//! The line keeps a prefix of the stores of all changes in the balance: each is made, or not begun, but for one that may be cut short. What tells is the copy,
-//! whatever the counter says:
+//! The line keeps a prefix of the stores of all changes that were not durable yet: each is made, or not begun, except one that may be cut short. The copy tells
+//! that, whatever the counter says:
 //!
-//! 1. where there is a copy, shift left over it, last value := 0, persist. That takes an insert back, and finishes a removal. It is the shift of a removal, so
-//!    a crash within leaves a line with a copy again, or without.
-//! 2. where the counter is not the number of values, it becomes that, persist. A crash before: the same again.
+//! 1. if there is a copy, shift left over it, last value := 0, persist. That takes an insert back, and finishes a removal. It is the shift of a removal, so a
+//!    crash within leaves a line with a copy again, or without.
+//! 2. if the counter is not the number of values, it becomes that, persist. A crash before: the same again.
 //!
-//! A value behind a vacant slot is damage. So is, to whoever changes a line, a counter that is not the number of its values: it may be that of a tree that was
+//! A value behind a vacant slot is damage. For whoever changes a line, so is a counter that is not the number of its values: the tree may be one that was
 //! closed, whose lines nobody has counted anew.
 
 use super::{Birth, Change, Entry, LeafLayout, Written};
@@ -97,7 +97,7 @@ impl<const LINES: usize> IsleLeaf<LINES> {
         &self.counters[line / 8]
     }
 
-    /// Counts. The latch makes reading and writing the word one step. The caller flushes it.
+    /// Sets the counter of a line. The latch makes reading and writing the word one step. The caller flushes it.
     #[inline]
     #[track_caller]
     fn set_counter<M: Medium>(&self, pm: &Pm<M>, line: usize, count: usize) {
@@ -105,7 +105,7 @@ impl<const LINES: usize> IsleLeaf<LINES> {
         pm.store(word, word.get() & !(0xff << shift) | (count as u64) << shift, Release);
     }
 
-    /// Number of entries of a line that is to be changed: one that is counted wrong would be written over, or lost. All of it is in the line.
+    /// Number of entries of a line that is to be changed: if it were counted wrong, an entry would be overwritten, or lost. All entries are in that line.
     fn counted<M: Medium>(&self, pm: &Pm<M>, number: usize) -> Result<usize, Error> {
         let count = self.counter(number);
         let is_right = |(slot, entry): (usize, &[Word; 2])| (entry[VALUE].get() != 0) == (slot < count);
@@ -115,7 +115,7 @@ impl<const LINES: usize> IsleLeaf<LINES> {
         }
     }
 
-    /// An insert but for its fence.
+    /// An insert without its fence.
     fn add<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, key: &K, value: NonZeroU64) -> Result<Written, Error> {
         let Some(number) = (0..LINES).find(|&line| self.counter(line) < SLOTS) else { return Ok(Written::NoRoom) };
         let (line, count) = (&self.lines[number], self.counted(pm, number)?);
@@ -139,7 +139,7 @@ impl<const LINES: usize> IsleLeaf<LINES> {
         Ok(Written::Done)
     }
 
-    /// A removal but for its fence.
+    /// A removal without its fence.
     fn take<K: Key + ?Sized, M: Medium>(&self, pm: &Pm<M>, slot: usize) -> Result<Written, Error> {
         let number = slot / SLOTS;
         let (line, count) = (&self.lines[number], self.counted(pm, number)?);
@@ -175,7 +175,7 @@ impl<const LINES: usize> IsleLeaf<LINES> {
         let left = count - usize::from(copy.is_some());
         if counted != left {
             self.set_counter(pm, number, left);
-            // With fences: others change the leaf as soon as the tree is open.
+            // Both repairs fence: others change the leaf as soon as the tree is open.
             pm.persist(self.counter_word(number));
         }
         Ok(())
@@ -187,11 +187,11 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for IsleLeaf<LINES> {
 
     type Structure = Replaced;
 
-    /// Each change of a line is right by itself.
+    /// None is needed: each change of a line is valid by itself.
     type Plan = ();
 
-    /// All heads are compared at once, which leaves nothing to mispredict; the key itself, where it is more than its head, only where heads are equal. A vacant
-    /// slot may still show an old head, so a slot counts only by its value.
+    /// All heads are compared at once, which leaves nothing to mispredict. The key itself, if it is more than its head, is compared only if heads are equal. A
+    /// vacant slot may still show an old head, so a slot counts only by its value.
     #[inline(always)]
     fn find<M: Medium>(&self, pm: &Pm<M>, key: &K) -> Result<Option<(usize, NonZeroU64)>, Error> {
         let skip = LeafLayout::<K>::skip(self);

@@ -1,4 +1,4 @@
-//! LB+-Tree: as few line writes as can be (Liu, Chen and Wang, "LB+-Trees: Optimizing Persistent Index Performance on 3DXPoint Memory", PVLDB 13(7)).
+//! LB+-Tree: as few line writes as possible (Liu, Chen and Wang, "LB+-Trees: Optimizing Persistent Index Performance on 3DXPoint Memory", PVLDB 13(7)).
 //!
 //! ```text
 //! block     unit 0   | units 1 ..                                      | last unit             a unit is 16 bytes, a line four units
@@ -10,11 +10,11 @@
 //!
 //! A leaf is BLOCKS blocks of LINES lines: 1 to 4 times 256 bytes in the paper. The alt bit chooses the sibling that is the next leaf, and for the other blocks
 //! the header that counts: front or back. The chosen header and the slots of its line are *near*: an entry there and the word that publishes it are written
-//! back together. The latch is in DRAM, so bit 14, the paper's lock, is free to make the number of set bits in the first two bytes even: all that the paper's
-//! bytes have room for, which tells of one bit that is flipped there, or three, but not of two.
+//! back together. The latch is in DRAM, so bit 14, the paper's lock, is free to make the number of set bits in the first two bytes even. The paper's bytes have
+//! no room for more: this detects one bit that is flipped there, or three, but not two.
 //!
 //! Invariants, when the leaf's latch is free:
-//! 1. an entry counts if its slot is occupied by the header that counts; everything in other slots, in headers and siblings that do not count, and in
+//! 1. an entry counts if the header that counts says that its slot is occupied; everything in other slots, in headers and siblings that do not count, and in
 //!    fingerprints of free slots, is left over and means nothing;
 //! 2. the fingerprint of an occupied slot is that of its key, its value is not 0, and no key is in two occupied slots.
 //!
@@ -25,26 +25,26 @@
 //!
 //! Insert into the first block that is not full:
 //! - if a near slot is free, 1 flush and 1 fence: the entry, the header; persist the line. A crash before the last store: the slot is free.
-//! - else, 2 flushes and 2 fences: 1. the entry into the lowest free slot; since its line is written back anyway, the other free slots of that line take copies
-//!   of near entries, so that later insertions find room there. Persist the line: all of it is in free slots. 2. The header, in which the copies are occupied
-//!   and the originals are free; persist. The commit point is one word, and before it nothing has moved.
+//! - else, 2 flushes and 2 fences: 1. the entry into the lowest free slot. Its line is written back anyway, so the other free slots of that line take copies of
+//!   near entries, and later insertions find room there. Persist the line: all of it is in free slots. 2. The header, in which the copies are occupied and the
+//!   originals are free; persist. The commit point is one word, and before it nothing has moved.
 //!
 //! Remove: the header without the slot, persist. Update: the value, persist. 1 flush and 1 fence each.
 //!
 //! Split of a full leaf X, 4 + 2 flushes and 2 fences with one block:
 //! 1. the new leaf N takes copies of the upper half, and the pending key if it belongs there, in the last slots of its blocks, so that there is room near its
 //!    headers. N's next is X's.
-//! 2. what does not count in X: the other sibling := N; in the other blocks, the other header := this one without the moved slots. Flush N and these, and
-//!    the lines of the headers that count in the other blocks: a batch whose caller has not fenced yet may have written there. Fence. A crash: nobody reads
-//!    any of it.
-//! 3. the first header: without the moved slots, and alt flipped; persist. One word makes N the next leaf, takes the moved entries out of all blocks, and is
+//! 2. what does not count in X: the other sibling := N; in the other blocks, the other header := this one without the moved slots. Flush N and these, and the
+//!    lines of the headers that count in the other blocks, where a batch may have written whose caller has not fenced yet. Fence. A crash: nobody reads any of
+//!    it.
+//! 3. the first header: without the moved slots, and alt flipped; persist. One word makes N the next leaf and takes the moved entries out of all blocks. It is
 //!    the commit point.
 //!
 //! A pending key that stays in X is inserted afterwards, into a leaf that has room. The paper's Algorithm 3 inserts it between 2 and 3, by the header to come:
-//! it overwrites entries that by the durable header are still X's, and a crash then has lost them.
+//! it overwrites entries that are still X's by the durable header, and a crash then has lost them.
 //!
 //! The paper's released code stores the cleared lock together with the header's bits, before they are flushed. Then a reader returns what a crash takes back,
-//! and a writer reuses a slot that is free by a bit which is not durable. Here the latch is free only after the fence.
+//! and a writer reuses a slot that is free by a bit that is not durable. Here the latch is free only after the fence.
 //!
 //! Recovery has nothing to repair: the list, and the entries of each leaf, are what the words say.
 
@@ -78,10 +78,10 @@ const VALUE: usize = 1;
 pub struct Header(u128);
 
 impl Header {
-    /// The slots that it could tell of.
+    /// The bits of all slots that it could tell of.
     const BITS: u128 = (1 << 14) - 1;
     const ALT: u16 = 1 << 15;
-    /// Which bit makes the number of those before the fingerprints even.
+    /// The bit that makes the number of set bits before the fingerprints even.
     const PARITY: u32 = 14;
     /// Where fingerprints begin, in bits and in bytes.
     const FINGERPRINTS: usize = 16;
@@ -122,7 +122,7 @@ impl Header {
         self.turn(slots & self.occupied());
     }
 
-    /// Turns bits over, and with them the parity.
+    /// Flips bits, and the parity with them.
     fn turn(&mut self, bits: u16) {
         self.0 ^= u128::from(Self::even(bits));
     }
@@ -132,7 +132,7 @@ impl Header {
         bits | (bits.count_ones() as u16 & 1) << Self::PARITY
     }
 
-    /// Whether the bits are some of these, and the parity is theirs.
+    /// Whether only these bits are set, and the parity is theirs.
     fn is_sound(self, possible: u16) -> bool {
         self.0 as u16 == Self::even(self.0 as u16 & possible)
     }
@@ -152,8 +152,8 @@ fn unit<const LINES: usize>(block: &Block<LINES>, slot: usize) -> &Unit {
     &block[(slot + 1) / UNITS][(slot + 1) % UNITS]
 }
 
-/// Writes words that nobody looks at before a header says so. In order behind what is in their line: the slot may be one that a header has given up which is
-/// not durable yet.
+/// Writes words that nobody reads before a header says so. They are ordered behind what is in their line: the slot may have been freed by a header that is not
+/// durable yet.
 #[inline(always)]
 #[track_caller]
 fn write<M: Medium>(pm: &Pm<M>, unit: &Unit, head: u64, value: u64) {
@@ -182,7 +182,7 @@ impl<const LINES: usize, const BLOCKS: usize> LbLeaf<LINES, BLOCKS> {
         &self.blocks[0][LINES - 1][UNITS - 1]
     }
 
-    /// The first two bytes of a header that say this, as they are stored.
+    /// The first two bytes of a header with these bits, as they are stored.
     pub const fn checked(bits: u16) -> u16 {
         Header::even(bits)
     }
@@ -206,7 +206,7 @@ impl<const LINES: usize, const BLOCKS: usize> LbLeaf<LINES, BLOCKS> {
         vector::equal_bytes(header, fingerprint) >> Header::FINGERPRINTS_BYTE & header[0].get() as u16 & Self::ALL
     }
 
-    /// The part of a set of slots of the leaf that is of block `number`.
+    /// The part of a set of slots of the leaf that belongs to block `number`.
     fn part(slots: u64, number: usize) -> u16 {
         (slots >> (number * Self::SLOTS)) as u16 & Self::ALL
     }
@@ -246,7 +246,7 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> LeafLayout<K> for
 
     type Structure = Divided;
 
-    /// The headers to come.
+    /// The new headers.
     type Plan = [Header; BLOCKS];
 
     #[inline(always)]
@@ -328,7 +328,7 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> LeafLayout<K> for
         Ok(Written::Done)
     }
 
-    /// No entry takes the slot of one that goes: till the plan is published that one is there.
+    /// No entry takes the slot of one that is removed: until the plan is published, that one is there.
     fn stage<M: Medium>(&self, pm: &Pm<M>, plan: &mut Option<[Header; BLOCKS]>, key: &K, slot: usize, change: Change) -> Result<Written, Error> {
         if let Change::Update(value) = change {
             // persist-equivalent(store early): before it in its line may be in the balance entries that do not count yet, other keys' values, and, if a caller
@@ -447,7 +447,7 @@ impl<K: Key + ?Sized, const LINES: usize, const BLOCKS: usize> Divisible<K> for 
             // persist-equivalent(store early): nobody reads this header before the switch, which comes behind the fence.
             header.write(pool, place);
             pool.flush(place);
-            // The header that counts till now may not be durable, nor what is in its line, if a batch of another thread, whose caller has not fenced, wrote it.
+            // The header that counts so far, and its line, may not be durable: a batch of another thread may have written them whose caller has not fenced.
             // persist-equivalent: to one thread, of which the next fence makes durable whatever it has flushed before.
             pool.flush(now);
         }

@@ -1,4 +1,4 @@
-//! NV-Tree: elements are appended, and what is there is never changed (Yang, Wei, Chen, Wang, Yong and He, "NV-Tree: Reducing Consistency Cost for NVM-based
+//! NV-Tree: elements are appended, and what is there never changes (Yang, Wei, Chen, Wang, Yong and He, "NV-Tree: Reducing Consistency Cost for NVM-based
 //! Single Level Systems", FAST 2015).
 //!
 //! ```text
@@ -6,23 +6,23 @@
 //! unit 2 ..    an element each: { head, value } an entry; { identity, 0 } a *negative*, which takes an entry back
 //! ```
 //!
-//! One of the two words of an entry is unique among those of its leaf that count, its *identity*: for `u64` keys the head, for byte strings the value (the link
-//! of the key's own record). The paper marks a negative by a flag in the value; here values may have all bits, but are never 0.
+//! One of the two words of an entry is unique among those of its leaf that count: its *identity*. For `u64` keys it is the head, for byte strings the value
+//! (the link of the key's own record). The paper marks a negative by a flag in the value; here values may have all bits, but are never 0.
 //!
 //! The last byte of the count repeats it ([`with_check`](super::with_check)), so no byte of it can change unnoticed.
 //!
 //! Invariants, when the leaf's latch is free:
 //! 1. the first `count` elements are durable; what is behind them means nothing, whatever it is;
 //! 2. an entry counts unless a negative of its identity is behind it. Each negative takes back one entry, so the leaf has `count` - 2 x negatives entries;
-//! 3. next is changed under the latch of this leaf; skip, low fence and the elements that are counted never.
+//! 3. next changes only under the latch of this leaf; skip, low fence and the elements that are counted never do.
 //!
 //! # Writing
 //!
 //! 1. the elements, behind the last; flush their lines; fence. A crash: nobody reads them.
-//! 2. count := with all of them, in one store; persist: the commit point.
+//! 2. count := that with all of them, in one store; persist: the commit point.
 //!
-//! Elements of the first line need no flush of their own: the line keeps a prefix of its stores, in which they come before the count, whose store is the only
-//! one with an order.
+//! Elements of the first line need no flush of their own: the line keeps a prefix of its stores, and they come before the count, whose store is the only one
+//! with an order.
 //!
 //! | change | elements | flushes / fences | in the first line |
 //! |---|---|---|---|
@@ -30,10 +30,10 @@
 //! | remove | negative | 2 / 2 | 1 / 1 |
 //! | update | negative, entry | 2 / 2; over two lines, 3 / 2 | 1 / 1; both lines, 2 / 2 |
 //!
-//! An update that counted its elements one by one would lose the key in a crash between. Negatives matched with entries as pairs of key and value, wherever
-//! they stand, would lose it, too, when a key goes from one value to another and back: so what comes later counts, and nothing else.
+//! If an update counted its elements one by one, a crash in between would lose the key. If negatives were matched with entries as pairs of key and value,
+//! wherever they stand, a key that goes from one value to another and back would be lost, too. So what comes later counts, and nothing else.
 //!
-//! A leaf without room for a change is replaced by two, or by one if few of its entries count, with the change made on the way. See
+//! A leaf without room for a change is replaced by two, or by one if few of its entries count. The change is made on the way. See
 //! [`Replaced`](crate::selective::structure::Replaced).
 //!
 //! Recovery has nothing to repair.
@@ -126,7 +126,7 @@ impl<const LINES: usize> NvLeaf<LINES> {
         (0..self.elements()).filter(|slot| self.element(*slot)[VALUE].get() == 0).count()
     }
 
-    /// Step 1 for elements from the slot `first` on, but for the fence. Their last line, if there is room for them.
+    /// Step 1 for elements from the slot `first` on, without the fence. Returns their last line, if there is room for them.
     fn put<M: Medium>(&self, pm: &Pm<M>, first: usize, elements: &[[u64; 2]]) -> Option<usize> {
         if first + elements.len() > Self::SLOTS {
             return None;
@@ -142,7 +142,7 @@ impl<const LINES: usize> NvLeaf<LINES> {
         Some(last)
     }
 
-    /// Step 2, but for the fence.
+    /// Step 2, without the fence.
     #[track_caller]
     fn set_count<M: Medium>(&self, pm: &Pm<M>, count: usize) {
         pm.store(self.count_word(), self.count_word().get() ^ Self::checked(self.elements() ^ count), Release);
@@ -176,7 +176,7 @@ impl<K: Key + ?Sized, const LINES: usize> LeafLayout<K> for NvLeaf<LINES> {
 
     type Structure = Replaced;
 
-    /// The count to come.
+    /// The new count.
     type Plan = usize;
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! wB+-Tree's leaves: unsorted entries, switched by one word; with a slot array that has their order, or without (Chen and Jin, "Persistent B+-Trees in
+//! wB+-Tree's leaves: unsorted entries, switched by one word, with or without a slot array that has their order (Chen and Jin, "Persistent B+-Trees in
 //! Non-Volatile Main Memory", PVLDB 8(7), 2015). Inner nodes are in DRAM, as in LB+-Tree's study of them.
 //!
 //! ```text
@@ -13,9 +13,9 @@
 //! | 512 B | 29 | 31 |
 //! | 1 KiB | 59 | 63 |
 //!
-//! Bit i of the bitmap says that unit i holds an entry; bit 0, that the slot array tells of just those. The last byte of the bitmap has
-//! [check bits](super::with_check), by which no byte of it can change unnoticed. In leaves of 1 KiB there is room for four of them; with bitmaps only, for one,
-//! which is bit 0.
+//! Bit i of the bitmap says that unit i holds an entry; bit 0, that the slot array lists just those. The last byte of the bitmap has [check
+//! bits](super::with_check), so that no byte of it can change unnoticed. In leaves of 1 KiB there is room for four of them; with bitmaps only, for one, which
+//! is bit 0.
 //!
 //! Invariants, when the leaf's latch is free:
 //! 1. an entry counts if the bit of its unit is set; its value is not 0, and no key is in two of them;
@@ -25,12 +25,12 @@
 //!
 //! Insert, 4 flushes and 3 fences:
 //! 1. bit 0 := 0, persist. The array is in another line than the bitmap, so without this flush a crash could leave the new array, or a part of it, under a
-//!    bitmap that calls it valid and knows nothing of the entry.
-//! 2. the entry, into a unit whose bit is not set, and the array; flush both, fence. A crash since 1: the bitmap still has the entries of before, and recovery
-//!    makes the array anew.
+//!    bitmap that calls it valid and does not know the entry.
+//! 2. the entry, into a unit whose bit is not set, and the array; flush both, fence. A crash since 1: the bitmap still has the old entries, and recovery
+//!    rebuilds the array.
 //! 3. the bitmap with the bit of the entry, and bit 0: one word; persist: the commit point.
 //!
-//! Remove, 3 flushes and 3 fences: the same without an entry. Update, 1 flush and 1 fence: the value, in its place.
+//! Remove, 3 flushes and 3 fences: the same without an entry. Update, 1 flush and 1 fence: the value, in place.
 //!
 //! # Writing, with the bitmap only
 //!
@@ -40,17 +40,17 @@
 //!
 //! LINES + 4 flushes with a slot array, LINES + 3 without, and 4 fences:
 //! 1. the new leaf Y gets the upper half, in order, and X's link; flush all of it; fence. A crash: nobody reaches Y.
-//! 2. a log of the tree says that X's bitmap is to be the rest, bit 0 not set, and its next Y; persist: the commit point. See [`log`](crate::selective::log).
-//!    The paper logs the slot array as well; recovery can make it, and so the record is a line whatever the size of the leaf.
+//! 2. a log of the tree says that X's bitmap will be the rest, bit 0 not set, and its next Y; persist: the commit point. See [`log`](crate::selective::log).
+//!    The paper logs the slot array as well. Recovery can rebuild it, so the record is one line whatever the size of the leaf.
 //! 3. X's array, next, and bitmap, with bit 0; flush both lines, fence. A crash: recovery stores next and the bitmap of the log, and then makes the array.
 //! 4. the log is cleared, persist.
 //!
-//! The pending change goes the ordinary way afterwards.
+//! The pending change is made the ordinary way afterwards.
 //!
 //! # Reading
 //!
-//! By binary search through the slot array where bit 0 is set, and keys are in records. Where it is not, because there is no array or somebody is at work, and
-//! where keys are integers, all heads are compared. What a reader finds while somebody is at work, its version check throws away.
+//! If bit 0 is set, and keys are in records, by binary search through the slot array. If it is not set, because there is no array or somebody is at work, or if
+//! keys are integers, all heads are compared. The version check of a reader discards what it finds while somebody is at work.
 //!
 //! Recovery of a leaf with a slot array and without bit 0: the array of the entries that count, persist; bit 0, persist. A crash within: the same again.
 
@@ -81,7 +81,7 @@ const VALUE: usize = 1;
 /// The bit of the bitmap that says that the slot array is valid.
 const VALID: u64 = 1;
 
-/// What a batch makes of a leaf.
+/// What a batch will make of a leaf.
 pub(crate) struct Plan {
     /// A bit for each unit that is to hold an entry.
     occupied: u64,
@@ -104,7 +104,7 @@ fn list<M: Medium>(pm: &Pm<M>, array: &[Unit], units: &[u8]) {
     for (word, bytes) in array.iter().flatten().zip(bytes.as_chunks().0) {
         let value = u64::from_le_bytes(*bytes);
         if word.get() != value {
-            // In any order: bit 0 is not set, durably, or nobody can reach the leaf.
+            // In any order: bit 0 is durably not set, or nobody can reach the leaf.
             pm.store(word, value, Relaxed);
         }
     }
@@ -121,7 +121,7 @@ impl<const LINES: usize, const ARRAY: usize> WbLeaf<LINES, ARRAY> {
     const ALL: u64 = u64::MAX >> (63 - Self::SLOTS) & !VALID;
     /// Bit 0, in a leaf with a slot array.
     const SORTED: u64 = if ARRAY > 0 { VALID } else { 0 };
-    /// How many bits of the bitmap check the others, and from which on.
+    /// The number of check bits in the bitmap, and the first of them.
     const CHECK: (u32, u32) = match Self::SLOTS {
         ..56 => (8, 56),
         56..60 => (4, 60),
@@ -157,7 +157,7 @@ impl<const LINES: usize, const ARRAY: usize> WbLeaf<LINES, ARRAY> {
         super::with_check(bits, Self::CHECK.0, Self::CHECK.1)
     }
 
-    /// What a bitmap as it is stored says; none if it is damaged.
+    /// The bits of a bitmap as it is stored; `None` if it is damaged.
     fn bits_of(bitmap: u64) -> Option<u64> {
         let bits = bitmap & (Self::ALL | Self::SORTED);
         (Self::checked(bits) == bitmap).then_some(bits)
@@ -187,7 +187,7 @@ impl<const LINES: usize, const ARRAY: usize> WbLeaf<LINES, ARRAY> {
         self.search_in(pm, key, self.occupied(), usize::from(byte(0)).min(Self::SLOTS), |at| byte(at + 1))
     }
 
-    /// [`Self::search`] by any list of so many units, all of which must be `occupied`.
+    /// [`Self::search`] by any list of this many units, all of which must be `occupied`.
     #[inline(always)]
     fn search_in<K: Key + ?Sized, M: Medium>(
         &self,
@@ -217,7 +217,7 @@ impl<const LINES: usize, const ARRAY: usize> WbLeaf<LINES, ARRAY> {
         Ok(Err(low))
     }
 
-    /// Stores what the bitmap is to say. The caller flushes it.
+    /// Stores the bits of the bitmap. The caller flushes it.
     #[inline]
     #[track_caller]
     fn set<M: Medium>(&self, pm: &Pm<M>, bits: u64) {
@@ -225,7 +225,7 @@ impl<const LINES: usize, const ARRAY: usize> WbLeaf<LINES, ARRAY> {
         pm.store(bitmap, bitmap.get() ^ Self::checked(bitmap.get() & (Self::ALL | Self::SORTED) ^ bits), Release);
     }
 
-    /// Step 1 of a change in a leaf with a slot array, but for the fence.
+    /// Step 1 of a change in a leaf with a slot array, without the fence.
     #[track_caller]
     fn invalidate<M: Medium>(&self, pm: &Pm<M>) {
         self.set(pm, self.occupied());
@@ -241,7 +241,7 @@ impl<const LINES: usize, const ARRAY: usize> WbLeaf<LINES, ARRAY> {
         pm.flush(entry);
     }
 
-    /// Says, durably, which units hold entries; and that the slot array, if there is one, lists them.
+    /// Sets, durably, which units hold entries, and that the slot array, if there is one, lists them.
     #[inline]
     fn switch<M: Medium>(&self, pm: &Pm<M>, occupied: u64) {
         self.set(pm, occupied | Self::SORTED);
@@ -287,7 +287,7 @@ impl<K: Key + ?Sized, const LINES: usize, const ARRAY: usize> LeafLayout<K> for 
 
     #[inline(always)]
     fn find<M: Medium>(&self, pm: &Pm<M>, key: &K) -> Result<Option<(usize, NonZeroU64)>, Error> {
-        // Of integers, whose heads are the keys, all are compared at once, which leaves nothing to mispredict.
+        // For integers, whose heads are the keys, all heads are compared at once, which leaves nothing to mispredict.
         if !K::WHOLE && ARRAY > 0 && self.bitmap().get() & VALID != 0 {
             return Ok(self.search(pm, key)?.ok());
         }
@@ -321,7 +321,7 @@ impl<K: Key + ?Sized, const LINES: usize, const ARRAY: usize> LeafLayout<K> for 
             self.switch(pm, occupied | 1 << unit);
             return Ok(Written::Done);
         }
-        // Before there is room or not: what divides the leaf relies on its order.
+        // Checked whether there is room or not: what divides the leaf relies on its order.
         let mut order = self.order(pm)?;
         let Some(unit) = free else { return Ok(Written::NoRoom) };
         let Err(position) = self.search(pm, key)? else { return Err(self.damage(pm, "a key of a leaf that was not there")) };
@@ -354,7 +354,7 @@ impl<K: Key + ?Sized, const LINES: usize, const ARRAY: usize> LeafLayout<K> for 
         Ok(Written::Done)
     }
 
-    /// No entry takes the unit of one that goes: till the plan is published that one is there.
+    /// No entry takes the unit of one that is removed: until the plan is published, that one is there.
     fn stage<M: Medium>(&self, pm: &Pm<M>, plan: &mut Option<Plan>, key: &K, slot: usize, change: Change) -> Result<Written, Error> {
         if let Change::Update(value) = change {
             super::set_value(pm, &self.unit(slot)[VALUE], value);
@@ -464,7 +464,7 @@ impl<K: Key + ?Sized, const LINES: usize, const ARRAY: usize> Divisible<K> for W
         let log = log.expect("a layout that says so is given a log");
         // The leaf is full, so slot i is unit i + 1.
         let (moved, rest) = (moved << 1, Self::ALL & !(moved << 1));
-        // Whoever found the leaf full has looked whether the array lists what is there.
+        // Whoever found the leaf full has checked that the array lists what is there.
         let (gone, kept) = match ARRAY {
             0 => (each(moved).map(|unit| unit as u8).collect(), Vec::new()),
             _ => listed(self.array()).into_iter().partition::<Vec<u8>, _>(|unit| bits(&[*unit]) & moved != 0),

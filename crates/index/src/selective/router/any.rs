@@ -1,4 +1,4 @@
-//! A router that is chosen when a tree is created or opened: every leaf runs on every router, and is compiled once.
+//! A router that is chosen when a tree is created or opened. So every leaf runs on every router, and is compiled once.
 
 use super::siblings::Siblings;
 use super::{Fences, Olc, Packed, Route, Router, Target, Way};
@@ -37,7 +37,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> AnyRouter<K, FANOUT> {
     }
 }
 
-/// Does the same with whichever it is.
+/// Does the same with either router.
 macro_rules! whichever {
     ($any:expr, $router:ident => $act:expr) => {
         match $any {

@@ -1,4 +1,4 @@
-//! The nodes that routers consist of, and how their entries change.
+//! The nodes of routers, and how their entries change.
 //!
 //! ```text
 //! node   latch | shape: count, level, skip, exposed | hints[6] | heads[FANOUT] | children[FANOUT] | tails[FANOUT] | high fence
@@ -6,17 +6,17 @@
 //! ```
 //!
 //! Entry i is a child and the lowest key that belongs under it: `low(i) <= key < low(i + 1)`, and for the last entry `key < high`. Entry 0's low is the low
-//! fence of the node. All lows but that one begin with the same `skip` bytes; a *head* is the eight bytes after them, so one word decides nearly every
-//! comparison; the *tail* names the whole separator in [`Strings`], for when heads are equal. For `u64` keys the head is everything.
+//! fence of the node. All other lows begin with the same `skip` bytes. A *head* is the eight bytes after them, so one word decides nearly every comparison. The
+//! *tail* names the whole separator in [`Strings`], for when heads are equal. For `u64` keys the head is everything.
 //!
-//! Mostly every key between the fences has those `skip` bytes too. At the edges of the tree (the root has no fences but the lowest key) keys may differ in
+//! Mostly every key between the fences has those `skip` bytes, too. At the edges of the tree (the root has no fences but the lowest key) keys may differ in
 //! them: there, `exposed` says that a search must compare them first.
 //!
-//! A search waits for memory at most twice. Heads are in parts of equal size, and hint i is the first head of part i + 1, so the first line tells in which part
-//! to look; the lines of that part, heads and children, are then asked for together. A head that is not there is as large as can be, so a part is compared as a
+//! A search waits for memory at most twice. Heads are in parts of equal size, and hint i is the first head of part i + 1, so the first line tells which part to
+//! search. The lines of that part, heads and children, are then prefetched together. A head that is not there is as large as can be, so a part is compared as a
 //! whole, and no branch depends on what is found. The first lines of all nodes are few enough to stay in the caches when the nodes do not.
 //!
-//! Lows ascend strictly, and lie between the fences. Every function that changes a node that others can reach is called under its lock; readers look at a node
+//! Lows ascend strictly, and lie between the fences. Every function that changes a node that others can reach is called under its lock. Readers look at a node
 //! between two looks at a latch, and what they read of a node that changes is some entry of some node.
 
 use super::{Fences, Target};
@@ -46,7 +46,7 @@ pub(super) struct Node<const FANOUT: usize> {
     high_head: AtomicU64,
 }
 
-/// What is in the first line beside the hints.
+/// What the first line has beside the hints.
 #[derive(Zeroable)]
 #[repr(C)]
 struct Header {
@@ -54,7 +54,7 @@ struct Header {
     shape: AtomicU64,
 }
 
-/// How a head is kept: as the signed integer that orders as it does, since that is what vectors compare. It is its own inverse.
+/// A head as it is stored: the signed integer with the same order, since vectors compare signed integers. This is its own inverse.
 const fn signed(head: u64) -> u64 {
     head ^ 1 << 63
 }
@@ -104,13 +104,13 @@ impl<const FANOUT: usize> Node<FANOUT> {
         shape
     }
 
-    /// Brings the line that a search reads first closer.
+    /// Prefetches the line that a search reads first.
     #[inline(always)]
     pub(super) fn prefetch(&self) {
         probe::prefetch(self.latch());
     }
 
-    /// Brings what a search for this head reads next closer.
+    /// Prefetches what a search for this head reads next.
     #[inline(always)]
     pub(super) fn approach(&self, head: u64) {
         self.approach_part(Self::part_of(self.heads.part(signed(head))));
@@ -121,7 +121,7 @@ impl<const FANOUT: usize> Node<FANOUT> {
         slot / Parted::<Header, FANOUT>::PART
     }
 
-    /// Brings a part closer, if there is one of that number.
+    /// Prefetches a part, if there is one of that number.
     #[inline(always)]
     pub(super) fn approach_part(&self, part: usize) {
         let start = part * Parted::<Header, FANOUT>::PART;
@@ -144,7 +144,7 @@ impl<const FANOUT: usize> Node<FANOUT> {
         }
     }
 
-    /// Number of heads that are not above this one, or more if there is none larger. Brings the children that may be meant closer.
+    /// Number of heads that are not above this one, or more if there is none larger. Prefetches the children that may be meant.
     #[inline(always)]
     fn not_above(&self, head: u64) -> usize {
         let Rank { part, count } = self.heads.not_above(Wide::get(), signed(head));
@@ -152,7 +152,7 @@ impl<const FANOUT: usize> Node<FANOUT> {
         count
     }
 
-    /// Brings the children of a part closer.
+    /// Prefetches the children of a part.
     #[inline(always)]
     fn prefetch_children(&self, part: usize) {
         for slot in (0..Parted::<Header, FANOUT>::PART).step_by(8) {
@@ -175,7 +175,7 @@ impl<const FANOUT: usize> Node<FANOUT> {
         head.checked_sub(1).map_or(0, |before| self.not_above(before))
     }
 
-    /// Brings what moves closer when an entry comes or goes behind `slot`.
+    /// Prefetches what moves when an entry is added or removed behind `slot`.
     pub(super) fn approach_behind(&self, slot: usize) {
         for slot in (slot..self.shape().count).step_by(8) {
             probe::prefetch_one(&self.heads.words, slot);
@@ -191,7 +191,7 @@ impl<const FANOUT: usize> Node<FANOUT> {
 /// An entry taken out of its node: low and child.
 pub(super) type Entry<K> = (<K as ToOwned>::Owned, u64);
 
-/// The separators of nodes, so far as they are not in the nodes.
+/// The separators of nodes, as far as they are not in the nodes.
 pub(super) struct Separators<K: ?Sized> {
     strings: Strings,
     _key: PhantomData<fn(&K)>,
@@ -225,7 +225,7 @@ impl<K: Key + ?Sized> Separators<K> {
         if last == 0 || node.head(last) != head {
             return last;
         }
-        // Of the lows with that very head, count those that are not above the target.
+        // Among the lows with exactly that head, count those that are not above the target.
         let first = node.below(head).max(1);
         let (mut start, mut end) = (first.min(last), last + 1);
         while start < end {
@@ -236,7 +236,7 @@ impl<K: Key + ?Sized> Separators<K> {
         start - 1
     }
 
-    /// Brings what the search for a key reads closer, in a node whose first line is there.
+    /// Prefetches what the search for a key reads, in a node whose first line is there.
     #[inline(always)]
     pub(super) fn approach<const FANOUT: usize>(&self, node: &Node<FANOUT>, key: &K) {
         node.approach(key.head(node.shape().skip));
@@ -258,12 +258,12 @@ impl<K: Key + ?Sized> Separators<K> {
         shape.bounded.then(|| self.separator(node.high_head.load(Relaxed), node.high_tail.load(Relaxed)))
     }
 
-    /// The fences of the child at `slot`; to be validated when the node is not locked.
+    /// The fences of the child at `slot`, to be validated if the node is not locked.
     pub(super) fn fences_at<const FANOUT: usize>(&self, node: &Node<FANOUT>, shape: Shape, slot: usize) -> Fences<K> {
         Fences { low: self.low(node, slot), high: self.high_at(node, shape, slot) }
     }
 
-    /// The upper one of them.
+    /// The high one of them.
     pub(super) fn high_at<const FANOUT: usize>(&self, node: &Node<FANOUT>, shape: Shape, slot: usize) -> Option<K::Owned> {
         if slot + 1 < shape.count { Some(self.low(node, slot + 1)) } else { self.high(node, shape) }
     }
@@ -282,7 +282,7 @@ impl<K: Key + ?Sized> Separators<K> {
         }
     }
 
-    /// Fills a node anew, of which the caller holds the lock or knows that nobody can reach it. What may fail comes before it is touched: room for strings.
+    /// Refills a node that the caller has locked, or that nobody can reach. What may fail, room for strings, comes before it is touched.
     pub(super) fn fill<const FANOUT: usize>(&self, node: &Node<FANOUT>, level: u8, entries: &[Entry<K>], high: Option<&K>) {
         let tails: Vec<u32> = entries.iter().map(|(low, _)| self.strings.add(low.borrow().bytes())).collect();
         let high_tail = high.map_or(0, |high| self.strings.add(high.bytes()));
@@ -324,7 +324,7 @@ impl<K: Key + ?Sized> Separators<K> {
     /// Adds an entry behind `slot` of a locked node that is not full.
     pub(super) fn insert_behind<const FANOUT: usize>(&self, node: &Node<FANOUT>, slot: usize, low: &K, child: u64) {
         let shape = node.shape();
-        // A low without the bytes that the others share; or, now and then, it is time to see whether they share more than they did.
+        // The low lacks the bytes that the others share; or, now and then, it is time to see whether they share more than they did.
         let unlike = shape.exposed && self.strings.compare_up_to(low.bytes(), node.tails[1].load(Relaxed), shape.skip).is_ne();
         if unlike || !K::WHOLE && (shape.count + 1).is_power_of_two() {
             let (mut entries, high) = (self.entries(node), self.high(node, shape));

@@ -4,24 +4,24 @@
 //! 1. the fences of a child are the lows beside its entry: ranges tile the key space;
 //! 2. an inner child (level above 0) is the number of a node one level below; a child at level 0 is whatever the tree above says a leaf is.
 //!
-//! Readers lock nothing: they read a node between two looks at its latch, and the parent's latch is looked at again after the child's version is known, so a
-//! chain of validated steps is a path that existed. Writers lock one node, or parent and children, always from versions that they have seen; who comes too late
+//! Readers lock nothing. They read a node between two looks at its latch, and look at the parent's latch again when they know the child's version, so a chain
+//! of validated steps is a path that existed. Writers lock one node, or parent and children, always from versions that they have seen; whoever comes too late
 //! starts again. Full nodes are split on the way down, so a split never travels up.
 //!
 //! For integers there are shortcuts (`shortcut.rs`) past all nodes but the lowest.
 //!
 //! # Transactions of the processor
 //!
-//! A router may be made with them, as LB+-Tree and FPTree have them: a lookup goes down and reads the leaf in one transaction, a writer goes down and latches
+//! A router may be made with them, as LB+-Tree and FPTree have them: a lookup goes down and reads the leaf in one transaction; a writer goes down and latches
 //! the leaf in one.
 //!
-//! In a transaction no version is looked at again: nothing changes on the way, or the transaction does not take place. That a latch is free is looked at, once
-//! for each node and for the leaf: so whoever holds one is not disturbed, and whoever takes one later makes the transaction abort. What a transaction stores is
-//! the lock of the leaf, nothing else; the leaf is changed, flushed and fenced outside.
+//! In a transaction no version is checked again: nothing changes on the way, or the transaction does not take place. It checks once for each node and for the
+//! leaf that the latch is free. So whoever holds one is not disturbed, and whoever takes one later makes the transaction abort. A transaction stores the lock
+//! of the leaf, nothing else; the leaf is changed, flushed and fenced outside.
 //!
-//! All else goes by latches: what transactions do not get done, where the processor has none, lookups of many keys at once, scans, and changes of the nodes
-//! themselves. (LB+-Tree's writers lock the full nodes above the leaf in the same transaction. Here a full node is split on the way down, so that no more than
-//! two are ever locked.)
+//! Everything else uses latches: transactions that do not succeed, processors without them, lookups of many keys at once, scans, and changes of the nodes
+//! themselves. (LB+-Tree's writers lock the full nodes above the leaf in the same transaction. Here a full node is split on the way down, so that a split never
+//! locks more than two.)
 
 mod change;
 mod shortcut;
@@ -51,7 +51,7 @@ pub struct Olc<K: ?Sized, const FANOUT: usize> {
     /// Guarded by `root_latch`.
     root: atomic::AtomicU32,
     root_latch: Latch,
-    /// In lines of its own: not what searches look at.
+    /// In lines of its own, because searches do not read it.
     free: CachePadded<Free>,
     shortcuts: Shortcuts,
     transactions: Option<Transactions>,
@@ -60,14 +60,14 @@ pub struct Olc<K: ?Sized, const FANOUT: usize> {
 /// Numbers of nodes.
 #[derive(Default)]
 struct Free {
-    /// How many have ever been used: the lowest that never was. Looked at under the lock of the others, which no schedule may interrupt.
+    /// How many have ever been used: the lowest that never was. Read under the lock of the others, which no schedule may interrupt.
     count: AtomicU32,
     /// Those that are free again.
     numbers: Mutex<Vec<u32>>,
 }
 
 impl Free {
-    /// How many serve a node.
+    /// How many are in use.
     fn in_use(&self) -> u32 {
         let numbers = self.numbers.lock();
         self.count.load(Relaxed) - numbers.len() as u32
@@ -75,7 +75,7 @@ impl Free {
 }
 
 impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
-    /// A node with so few entries is to be merged with another.
+    /// A node with this few entries is to be merged with another.
     const SPARSE: usize = FANOUT / 4;
 
     /// A router over leaves in ascending order of their lows. The first low is the lowest key that there is.
@@ -95,7 +95,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         router
     }
 
-    /// Makes nodes above leaves, of which nobody knows yet: the number of the topmost.
+    /// Makes nodes above leaves; nobody knows of them yet. Returns the number of the topmost.
     fn raise(&self, entries: &[Entry<K>]) -> u32 {
         if let Some((low, _)) = entries.last().filter(|_| K::WHOLE) {
             self.shortcuts.reach(low.borrow().head(0));
@@ -135,7 +135,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
 
     /// [`Router::split`], which calls `begin` when nobody is in the way any more.
     pub(crate) fn split_behind(&self, begin: &mut dyn FnMut(), old: u64, left: u64, low: &K, separator: &K, right: u64) {
-        // Who merges two leaves holds their node for some fences.
+        // Whoever merges two leaves holds their node during some fences.
         until_done(|| self.try_insert(begin, old, left, low, separator, right));
     }
 
@@ -166,7 +166,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         Ok(Descent { above: &self.root_latch, version, node: self.node(number), number })
     }
 
-    /// [`Router::way`] for a key, for few instructions where keys are integers and a shortcut leads to the node.
+    /// [`Router::way`] for a key, in few instructions if keys are integers and a shortcut leads to the node.
     #[inline(always)]
     pub(crate) fn seek(&self, wide: Option<Wide>, key: &K) -> Result<Way<'_>, Restart> {
         if !K::WHOLE {
@@ -180,12 +180,12 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         Ok(way)
     }
 
-    /// A search for an integer without a shortcut has ended here.
+    /// Notes where a search for an integer without a shortcut has ended.
     fn note(&self, key: &K, node: u32, slot: usize) {
         self.shortcuts.note(key.head(0), node, Node::<FANOUT>::part_of(slot), || self.free.in_use());
     }
 
-    /// Ways by shortcuts, where there are any, of keys that wait for memory together.
+    /// Routes by shortcuts, if there are any, for keys that wait for memory together.
     fn cut_short_many(&self, keys: &[&K], routes: &mut [Option<Route>]) {
         let node_of = |key: &K| self.shortcuts.find(key.head(0)).map(|(number, _)| self.node(number));
         keys.iter().filter_map(|key| node_of(key)).for_each(Node::prefetch);
@@ -196,9 +196,9 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         }
     }
 
-    /// The way of an integer by a shortcut, if there is one. No node above is looked at. A node of the lowest level that lives, and that nobody has locked, has
-    /// its range for itself; and if a key lies between two of its entries, or behind the last where it has no high fence, it lies in that range. Whether that
-    /// has been so is seen, as ever, when the version is looked at again.
+    /// The way of an integer by a shortcut, if there is one. No node above is read. A live node of the lowest level that nobody has locked has its range for
+    /// itself. A key lies in that range if it lies between two of the node's entries, or behind the last if there is no high fence. As always, checking the
+    /// version again shows whether that was so.
     #[inline(always)]
     pub(crate) fn cut_short(&self, wide: Option<Wide>, key: &K) -> Option<Way<'_>> {
         let head = key.head(0);
@@ -233,13 +233,13 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         }
     }
 
-    /// [`Router::way`] for a key. A descent is much code and the same for all leaves and media: it is compiled once, as are the two behind it.
+    /// [`Router::way`] for a key. A descent is much code, the same for all leaves and media: it is compiled once, like `find_beside` and `find_within`.
     #[inline(never)]
     fn find_at(&self, key: &K) -> Result<Way<'_>, Restart> {
         self.walk(Target::At(key))
     }
 
-    /// [`Router::way`] for anything else.
+    /// [`Router::way`] for any other target.
     #[inline(never)]
     fn find_beside(&self, target: Target<'_, K>) -> Result<Way<'_>, Restart> {
         self.walk(target)
@@ -270,7 +270,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         Way { leaf, latch: self.node(node).latch(), version, node, slot }
     }
 
-    /// Searches the node that a descent has come to; goes on to its child, whose memory is asked for but not read yet.
+    /// Searches the node that a descent has reached, and goes on to its child, which is prefetched but not read yet.
     #[inline(always)]
     fn step<'a>(&'a self, descent: &mut Descent<'a, FANOUT>, target: Target<'_, K>) -> Result<Step<'a, FANOUT>, Restart> {
         let Descent { above, version, node, number } = *descent;
@@ -287,12 +287,12 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     }
 }
 
-/// Lets a node live that has been filled: whoever comes by a shortcut that has led to a former life of it sees all of it, or that it does not live.
+/// Lets a node live that has been filled. Whoever comes by a shortcut to a former life of it sees all of it, or that it does not live.
 fn begin<const FANOUT: usize>(node: &Node<FANOUT>) {
     assert!(node.latch().revive(), "a number serves one node at a time");
 }
 
-/// Where a descent has come to: a node that is not looked at yet, found by way of what `above` guarded at `version`.
+/// Where a descent has come to: a node that has not been read yet, found through what `above` guarded at `version`.
 #[derive(Clone, Copy)]
 struct Descent<'a, const FANOUT: usize> {
     above: &'a Latch,
@@ -311,7 +311,7 @@ struct Step<'a, const FANOUT: usize> {
 }
 
 impl<const FANOUT: usize> Step<'_, FANOUT> {
-    /// The way to the leaf, when the step is the last.
+    /// The way to the leaf, if the step is the last.
     #[inline(always)]
     fn route(&self) -> Option<Route> {
         let Self { node, number, version, slot, shape } = *self;
@@ -435,7 +435,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
                 return Err(Restart);
             };
             assert!(node.shape().count == 1 && node.children[0].load(Relaxed) == old, "the leaf is latched, and the only one");
-            // Under both latches: a shortcut may lead to a new node before the root does, and who then goes down from the root has to wait.
+            // Under both latches: a shortcut may lead to a new node before the root does, and whoever then goes down from the root has to wait.
             self.root.store(self.raise(&leaves), Relaxed);
             self.give_back(number, lock);
             Ok(())

@@ -1,4 +1,4 @@
-//! NV-Tree's router: nodes without pointers, in arrays, built anew when one of them is full (Yang et al., "NV-Tree", FAST 2015).
+//! NV-Tree's router: nodes without pointers, in arrays, rebuilt when one of them is full (Yang et al., "NV-Tree", FAST 2015).
 //!
 //! ```text
 //! level 2     0                                     inner nodes: child i of node n is node n FANOUT + i of the level below
@@ -6,30 +6,30 @@
 //! level 0     0 1 2 3 | 4 5 6 7 | 8 ...             parents: leaves, with room for more
 //! ```
 //!
-//! There are two arrays of levels. One of them is in use; the other one was, or will be. A parent takes new leaves until it is full; then the other array is
-//! filled from this one, with parents that are a quarter full, and takes its place. (The paper gives each leaf a parent of its own, which takes as much memory
-//! as the leaves.) Nodes have the form that all routers have; inner ones leave their children empty.
+//! There are two arrays of levels. One of them is in use; the other one was, or will be. A parent takes new leaves until it is full. Then the other array is
+//! filled from this one, with parents that are a quarter full, and replaces it. (The paper gives each leaf a parent of its own, which takes as much memory as
+//! the leaves.) Nodes have the form that all routers use; inner ones leave their children empty.
 //!
 //! Invariants:
-//! 1. `top` tells which array is in use, and how many parents and levels it has; it and the inner nodes of that array change under `latch`, parents under their
-//!    own latches;
-//! 2. the ranges of parents stand while their array is in use, but that of the last one, see below; a parent has at least one leaf;
-//! 3. while `is_rebuilding`, no parent changes: whoever has locked one looks at it, and lets go;
+//! 1. `top` tells which array is in use, and how many parents and levels it has. `top` and the inner nodes of that array change under `latch`, parents under
+//!    their own latches;
+//! 2. the ranges of parents do not change while their array is in use, except that of the last one, see below; a parent has at least one leaf;
+//! 3. while `is_rebuilding`, no parent changes: whoever has locked one checks that, and releases it;
 //! 4. unless `is_rebuilding`, no parent of the other array lives: whoever fills it begins a new life of each.
 //!
-//! # Building anew
+//! # Rebuilding
 //!
-//! 1. `is_rebuilding`, which one thread at a time can set; lock each parent and let it go: now nobody is changing one, and nobody will. Readers go on, and so
+//! 1. `is_rebuilding`, which one thread at a time can set; lock each parent and release it: now nobody is changing one, and nobody will. Readers go on, and so
 //!    do writers of leaves.
-//! 2. fill the other array. Nobody is led to it. Who was led to it when it was in use last finds the latches of its parents changed.
+//! 2. fill the other array. Nobody is led to it. Whoever was led to it when it was last in use finds the latches of its parents changed.
 //! 3. `top` := the other array, under `latch`: readers are led to either array until then, and then to this one. Both say the same.
-//! 4. give up the parents of the former array, one after the other: who has come by them starts again. Not `is_rebuilding` any more.
+//! 4. give up the parents of the former array, one after the other: whoever has come by them starts again. Not `is_rebuilding` any more.
 //!
-//! Keys that ascend fill the last parent, again and again, so that building anew each time would take ever longer. When the last parent is full and its last
-//! leaf is split, the new leaf gets a parent of its own behind it, in the same array. Elsewhere keys that come in order have their price.
+//! Keys that ascend fill the last parent, again and again, so that rebuilding each time would take ever longer. When the last parent is full and its last leaf
+//! is split, the new leaf gets a parent of its own behind it, in the same array. Elsewhere, keys that come in order have their price.
 //!
-//! Parents are not merged. When they have lost a quarter of the leaves that they began with, the array is sparse, and is built anew, smaller, when the tree
-//! says so: leaves that had no neighbour under their parent have one then.
+//! Parents are not merged. When they have lost a quarter of the leaves that they began with, the array is sparse. It is rebuilt, smaller, when the tree says
+//! so: leaves that had no neighbour under their parent have one then.
 
 use super::node::{Entry, Node, Separators};
 use super::siblings::{Hold, Join, Siblings};
@@ -55,7 +55,7 @@ pub struct Packed<K: ?Sized, const FANOUT: usize> {
     top: AtomicU64,
     latch: Latch,
     is_rebuilding: AtomicU32,
-    /// Held for a moment, by whoever has built it anew.
+    /// Held for a moment, by whoever has rebuilt the array.
     rebuilds: Mutex<Rebuilds>,
     leaves: Counter,
 }
@@ -109,7 +109,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
         Top::unpack(self.top.load(Relaxed))
     }
 
-    /// The node a reader was sent to, by a number that may be out of date.
+    /// The node to which a reader was sent, by a number that may be out of date.
     #[inline(always)]
     fn node(&self, array: usize, level: usize, number: usize) -> Result<&Node<FANOUT>, Restart> {
         self.arrays[array].get(level).and_then(|nodes| nodes.get(number)).ok_or(Restart)
@@ -120,7 +120,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
         self.node(route.node as usize & 1, 0, route.node as usize >> 1)
     }
 
-    /// Locks the parent at the end of a route, unless parents are not to change now.
+    /// Locks the parent at the end of a route, unless parents must not change now.
     fn lock(&self, route: &Route) -> Result<(&Node<FANOUT>, Locked<'_>), Restart> {
         let node = self.parent(route)?;
         let lock = node.latch().lock_from(route.version)?;
@@ -135,7 +135,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
     /// Fills an array that is not in use.
     fn fill(&self, array: usize, leaves: &[Entry<K>]) -> Top {
         let levels = &self.arrays[array];
-        // Reviving a latch comes before all stores to come, for those as well who see but the stores.
+        // Reviving a latch comes before all later stores, also for those who see only the stores.
         let parents = leaves.len().div_ceil(Self::FILL);
         (0..parents).for_each(|number| assert!(levels[0].get_or_make(number).latch().revive(), "an array is given up before it is filled"));
         let mut entries = leaves.to_vec();
@@ -155,7 +155,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
         unreachable!("a level has fewer nodes than the one below")
     }
 
-    /// Puts the other array into the place of this one, with what `change` makes of the leaves. Nothing, if another thread is at it.
+    /// Replaces this array by the other one, with what `change` makes of the leaves. Does nothing if another thread is rebuilding.
     fn rebuild(&self, change: impl FnOnce(Vec<Entry<K>>) -> Vec<Entry<K>>) -> Result<(), Restart> {
         if self.is_rebuilding.swap(1, Acquire) == 1 {
             schedule::rest();
@@ -163,7 +163,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
         }
         let begun = Instant::now();
         let (mut leaves, mut number) = (Vec::new(), 0);
-        // Until the last parent was locked, there may be one more.
+        // Until the last parent has been locked, there may be one more.
         while number < self.top().parents {
             let node = self.in_use(self.top(), 0, number);
             // latch-equivalent(lock): where a locked operation comes before the loads behind it, as on x86-64, it is enough to see that nobody holds the latch:
@@ -185,7 +185,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
                     self.separators.clear(node);
                     continue;
                 }
-                // Whoever has locked it to look at `is_rebuilding` must not give it back unchanged, and alive, behind this.
+                // Whoever has locked it to check `is_rebuilding` must not release it, unchanged and alive, after this.
                 let lock = lock(node);
                 self.separators.clear(node);
                 lock.release_obsolete();
@@ -234,7 +234,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
         drop(above);
     }
 
-    /// Gives a node that had none a high fence.
+    /// Gives a high fence to a node that had none.
     fn bound(&self, node: &Node<FANOUT>, high: &K) {
         let (level, entries) = (node.shape().level, self.separators.entries(node));
         self.separators.fill(node, level, &entries, Some(high));
@@ -244,7 +244,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
         let route = self.find(Target::At(low))?;
         let (node, parent) = self.lock(&route)?;
         assert_eq!(node.children[route.slot].load(Relaxed), old, "the leaf is latched, so its entry stands");
-        // Not to be rebuilt while the parent is locked.
+        // There is no rebuilding while the parent is locked.
         let (count, top) = (node.shape().count, self.top());
         if count < FANOUT {
             node.children[route.slot].store(left, Relaxed);
@@ -254,7 +254,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Packed<K, FANOUT> {
             self.append(top, separator, right);
         } else {
             parent.release_unchanged();
-            // Whoever has done it, there is room then.
+            // Whoever has rebuilt it, there is room then.
             let _ = self.rebuild(|leaves| leaves);
             return Err(Restart);
         }
@@ -349,7 +349,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Packed<K, FANOUT> {
 
     fn is_sparse(&self) -> bool {
         let (parents, leaves) = (self.top().parents, self.leaves.get() as usize);
-        // And fewer parents would do: of two that are built anew, one may be nearly empty.
+        // And fewer parents must do: of two rebuilt ones, one may be nearly empty.
         leaves * 4 <= parents * Self::FILL * 3 && leaves.div_ceil(Self::FILL) < parents
     }
 
@@ -452,7 +452,7 @@ mod tests {
         assert!(router.check(&mut |_, _| {}).is_err());
     }
 
-    /// Readers are led to either array while one takes the place of the other, and to none that is being filled.
+    /// Readers are led to either array while one replaces the other, and to none that is being filled.
     #[test]
     fn readers_go_on_while_it_is_built_anew() {
         let key = |number: u64| format!("a key of many bytes, number {number:04}").into_bytes();

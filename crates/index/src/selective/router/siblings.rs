@@ -13,7 +13,7 @@ pub struct Siblings<'a, K: Key + ?Sized, const FANOUT: usize> {
     separators: &'a Separators<K>,
     node: &'a Node<FANOUT>,
     hold: Hold<'a>,
-    /// Of the first leaf.
+    /// The slot of the first leaf.
     slot: usize,
 }
 
@@ -21,7 +21,7 @@ pub struct Siblings<'a, K: Key + ?Sized, const FANOUT: usize> {
 pub(super) enum Hold<'a> {
     /// Readers wait.
     Locked(Locked<'a>),
-    /// They do not, until the leaves join: what comes before takes fences.
+    /// Readers wait only when the leaves join: what comes before takes fences.
     Appending(Appending<'a>),
 }
 
@@ -43,13 +43,13 @@ impl<'a> Hold<'a> {
 
 /// What a router does when two leaves have become one.
 pub(super) trait Join<K: ?Sized> {
-    /// The range of the one begins at `low`. Nothing is held, nor are the leaves. `left` is how many entries the node above has.
+    /// The range of the joined leaf begins at `low`. Neither the node nor the leaves are held. `left` is how many entries the node above has.
     fn joined(&self, low: &K, left: usize);
 }
 
 impl<'a, K: Key + ?Sized, const FANOUT: usize> Siblings<'a, K, FANOUT> {
     pub(super) fn new(router: &'a dyn Join<K>, separators: &'a Separators<K>, node: &'a Node<FANOUT>, hold: Hold<'a>, slot: usize) -> Self {
-        // Joining comes behind a fence.
+        // The join comes behind a fence.
         node.approach_behind(slot);
         Self { router, separators, node, hold, slot }
     }

@@ -1,20 +1,20 @@
-//! Leaves that give away entries in their place. A leaf that is left without entries is taken out of the list; others are not merged.
+//! Leaves that give entries away in place. An empty leaf is taken out of the list; others are not merged.
 //!
 //! Split of X at the median:
 //! 1. latch X; take a log, if the layout wants one; allocate N, and make its latch ready: the last step that can fail.
-//! 2. the layout moves the upper half to N, which becomes the next leaf of X, and may make the pending change. Its business is that a crash leaves all of that
-//!    or nothing. See [`Divisible::divide`].
-//! 3. router: from the separator on N. Volatile; recovery builds it from the keys. Until X is unlatched, whoever looks for a key of X waits.
-//! 4. an insert that belongs to X, whose latch is still held, is made the ordinary way: X is as any leaf is whose latch is free.
+//! 2. the layout moves the upper half to N, which becomes the next leaf of X, and may make the pending change. It ensures that a crash leaves all of that or
+//!    nothing. See [`Divisible::divide`].
+//! 3. router: N has the range from the separator on. Volatile; recovery builds it from the keys. Until X is unlatched, whoever looks for a key of X waits.
+//! 4. an insert that belongs to X, whose latch is still held, is made the ordinary way: X is like any leaf whose latch is free.
 //!
-//! The range of X shrinks: who was led to X before step 3 finds its version changed, or the router's.
+//! The range of X shrinks: whoever was led to X before step 3 finds its version, or the router's, changed.
 //!
 //! Taking X, which is empty, out of the list, with P the leaf before it (or the root block): 1. lock the node of the router above X and a neighbour, latch
 //! both, and P if it is not the neighbour, all by trying; 2. P.next := X.next, persist: the commit point; 3. router: the neighbour takes over the range of X; X
 //! obsolete; 4. X is retired: unlinked durably, it may be used again. After a crash before 2, recovery does the same for all empty leaves but the first.
 //!
-//! The last entry of X is removed by the same, with X latched from before 1: step 2 takes entry and leaf away at once. Before it the entry is there, as if
-//! nothing had been done. Where somebody is in the way, the layout removes the entry, and X is taken out when it is empty.
+//! The last entry of X is removed by the same steps, with X latched before 1: step 2 removes entry and leaf at once. Before it the entry is there, as if
+//! nothing had been done. If somebody is in the way, the layout removes the entry, and X is taken out when it is empty.
 
 use super::super::leaf::{self, Change, Divisible, Division, Entry, Pending, Placed, Written};
 use super::super::router::{Neighbours, Restart, Router};
@@ -103,13 +103,13 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
             };
             (Some(before), left, right)
         };
-        // Where it is damaged, it stays.
+        // A damaged leaf stays.
         let _ = tree.unlink(pair, before, gone, kept);
         Ok(())
     }
 }
 
-/// A division that can no longer fail: of a leaf that begins at this low, at this separator.
+/// The low of a leaf, the separator, and its division there, which can no longer fail.
 type Plan<'a, K, L, M> = (<K as ToOwned>::Owned, <K as ToOwned>::Owned, Division<'a, K, L, M>);
 
 /// The middle of a full leaf.
@@ -121,10 +121,10 @@ struct Middle {
     moved: u64,
 }
 
-/// Finds the middle of entries, each of which is in the slot of its number; none if two of them are equal.
+/// Finds the middle of entries, each of which is in the slot of its number. `None` if equal keys keep it from being counted.
 fn middle<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, entries: &[Entry]) -> Result<Option<Middle>, Error> {
     let half = entries.len() / 2;
-    // Counting needs no order, and no branch that could be mispredicted; but without wide vectors it takes more than sorting.
+    // Counting needs no order, and no branch that could be mispredicted; but without wide vectors it costs more than sorting.
     if K::WHOLE && entries.len() <= RANKED && Wide::get().is_some() {
         let mut heads = [0; RANKED];
         heads.iter_mut().zip(entries).for_each(|(head, entry)| *head = entry.head);
@@ -147,8 +147,8 @@ fn middle<K: Key + ?Sized, M: Medium>(pm: &Pm<M>, entries: &[Entry]) -> Result<O
 }
 
 impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, R, M> {
-    /// Takes one of two neighbours, whose entries nobody wants any more, out of the list; `before` is what links it if that is not the other. Gives it back if
-    /// it is damaged, or not linked there, which whoever splits or opens this will report.
+    /// Takes one of two neighbours, whose entries nobody wants any more, out of the list. `before` is what links it if the other does not. Returns it if it is
+    /// damaged, or not linked there; whoever splits or opens it will report that.
     fn unlink<'a>(&self, pair: R::Neighbours<'_>, before: Option<(Before<'_>, &Word)>, gone: Held<'a, L>, kept: Held<'_, L>) -> Result<(), Held<'a, L>> {
         let slot = before.as_ref().map_or(kept.leaf.next(), |(_, slot)| slot);
         if self.check_link(slot, gone.off).and_then(|()| self.examine(gone.leaf)).is_err() {
@@ -175,14 +175,14 @@ impl<K: Key + ?Sized, L: Divisible<K>, R: Router<K>, M: Medium> Selective<K, L, 
     /// Does all of a split of a latched leaf that can fail.
     fn plan_division<'a>(&'a self, pending: Pending<'a, K>, leaf: &L) -> Result<Plan<'a, K, L, M>, Error> {
         const { assert!(L::CAPACITY <= 64, "a bit for each slot") };
-        // What will be written comes closer meanwhile.
+        // What will be written is prefetched meanwhile.
         let right = self.pool.alloc::<L>()?;
         probe::prefetch_lines(&*right);
         self.router.approach(pending.key);
         self.examine(leaf)?;
         let mut entries: Vec<Entry> = Vec::with_capacity(L::CAPACITY);
         leaf.entries(&mut entries);
-        // So its entries fill the slots from the first on.
+        // The entries of a full leaf fill the slots from the first on.
         if entries.len() != L::CAPACITY {
             return Err(self.damage(leaf, "a full leaf with fewer entries than it counts"));
         }

@@ -1,16 +1,16 @@
-//! Leaves that are replaced by new ones. The range, the low fence and the skip of a leaf never change; an old one's latch says *obsolete* for ever.
+//! Leaves that are replaced by new ones. The range, the low fence and the skip of a leaf never change; the latch of an old one says *obsolete* for ever.
 //!
-//! Split of X at the median, with P the leaf before it (or the root block, which has no latch: its link belongs to who has latched the leaf that it leads to):
-//! 1. latch X, then P (try: on failure let go and start again; latches are taken leftwards only by trying, so there is no deadlock); check that P is not
-//!    obsolete and that P's next is X.
-//! 2. build A and B with the halves of what is in X after the pending change, A.next = B, B.next = X.next, and the fence of B; flush all, fence. Nobody can
-//!    reach them: a crash forgets them.
+//! Split of X at the median, with P the leaf before it (or the root block, which has no latch: its link belongs to whoever has latched the leaf that it links):
+//! 1. latch X, then P (by trying: on failure release X and start again; latches are taken leftwards only by trying, so there is no deadlock); check that P is
+//!    not obsolete and that P's next is X.
+//! 2. build A and B with the halves of what X holds after the pending change, A.next = B, B.next = X.next, and B's fence; flush all, fence. Nobody can reach
+//!    them: a crash forgets them.
 //! 3. P.next := A, persist: the commit point, of the change, too. Before: the list holds X; after: A and B, with the same entries but for the change.
 //! 4. router: X -> A, and B from the median on; X obsolete. Volatile; recovery builds it from the list.
 //! 5. X is retired: unlinked durably in step 3, it may be used again.
 //!
-//! Where X is full and has few entries, as a leaf may be that keeps what was removed, A takes all of them, and there is no B. So it does in a pool without
-//! room for two, if it can take all of them: what changes or removes an entry needs no more than one block, and gives one back.
+//! If X is full and has few entries, as a leaf may that keeps what was removed, A takes all of them, and there is no B. The same is done in a pool without room
+//! for two, if A can take all of them: what changes or removes an entry needs no more than one block, and gives one back.
 //!
 //! Merge of A and B, which have room in one leaf (see `are_worth_merging`), under one node of the router: 1. lock the node, latch A, B and P, all by trying; 2.
 //! build C with both, C.next = B.next, flush, fence; 3. P.next := C, persist: the commit point; 4. router: A and B -> C; A and B obsolete; 5. both and B's
@@ -33,7 +33,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
     #[cold]
     fn make_room<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, pending: Pending<'_, K>, held: Held<'_, L>) -> Result<Room, Error> {
         let Held { off, leaf, lock } = held;
-        // The leaf is latched, so its low fence stands.
+        // The leaf is latched, so its low fence does not change.
         let low = tree.router.fences_of(pending.key).low;
         let Ok((before, slot)) = tree.hold_predecessor(low.borrow()) else {
             lock.release_unchanged();
@@ -55,7 +55,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
                 tree.router.split(off, left, low.borrow(), separator.borrow(), right.bytes());
                 tree.leaves.add(1);
                 tree.splits.add(1);
-                // Where keys ascend, or descend, the half that this one does not belong to stays.
+                // If keys ascend, or descend, the half to which this one does not belong stays.
                 tree.pass_by(if *pending.key < *separator.borrow() { right.bytes() } else { left });
             }
             None => tree.router.replace(off, left, low.borrow()),
@@ -95,7 +95,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
             return Ok(());
         };
         let fence = K::read_fence(&tree.pool, right.leaf.low());
-        // With a fence: others change the joined leaf as soon as it is unlatched, and are given the retired blocks.
+        // This fences: others change the joined leaf as soon as it is unlatched, and are given the retired blocks.
         let joined = tree.pool.link(slot, joined).bytes();
         drop(before);
         let offs = [left.off, right.off];
@@ -110,15 +110,15 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
     }
 }
 
-/// What takes the place of a leaf: one or two. The right one is durable, and linked by the left one.
+/// The leaves that replace a leaf: one or two. The right one is durable, and linked by the left one.
 struct Successors<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> {
     left: Durable<'p, L, M>,
-    /// Behind its separator.
+    /// With its separator.
     right: Option<(K::Owned, Off<L>)>,
 }
 
 impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L, R, M> {
-    /// Builds what takes the place of a latched leaf when a change has been made, durable but not linked.
+    /// Builds what replaces a latched leaf after a change, durable but not linked.
     fn build_successors(&self, pending: &Pending<'_, K>, leaf: &L) -> Result<Successors<'_, K, L, M>, Error> {
         let entries = self.changed(pending, leaf)?;
         if entries.len() <= L::CAPACITY / 2 {
@@ -149,7 +149,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         self.build(&right, leaf.skip(), upper, right_low, leaf.next().get(), separator.borrow(), high)?;
         self.build(&left, leaf.skip(), lower, leaf.low(), right.off().link(), low.borrow(), Some(separator.borrow()))?;
         let (left, right, fence) = self.pool.fence_all((flush(left), flush(right), fence.map(|fence| fence.flush())));
-        // The last that can fail: what is begun is linked.
+        // This is the last step that can fail: what is begun is linked.
         self.latches.begin(&[left.off().bytes(), right.off().bytes()])?;
         fence.map(Durable::release);
         Ok(Successors { left, right: Some((separator, right.release())) })
@@ -175,7 +175,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     #[expect(clippy::too_many_arguments, reason = "a leaf is born with all of this, once")]
     fn build(&self, leaf: &L, skip: usize, entries: &[Entry], low: u64, next: u64, from: &K, to: Option<&K>) -> Result<(), Error> {
         let shared = to.map_or(0, |to| from.shared(to));
-        // A head of eight bytes has some to spare: reading every record again is worth it only when the heads reach much further.
+        // A head of eight bytes has some to spare: reading every record again is worthwhile only if the heads then reach much further.
         let new_skip = if shared >= skip.saturating_add(HEAD_GAIN) { shared } else { skip };
         let mut entries = entries.to_vec();
         rehead::<K, M>(&self.pool, skip, new_skip, &mut entries)?;
@@ -213,15 +213,15 @@ pub(in super::super) fn flush<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium>(
     leaf.flush_first(used)
 }
 
-/// Whether a removal that leaves `count` of `capacity` entries is a reason to try a merge: when the leaf gets under half full, and now and then below.
+/// Whether a removal that leaves `count` of `capacity` entries is a reason to try a merge: when the leaf gets less than half full, and now and then below.
 #[inline(always)]
 pub(crate) fn is_getting_sparse(count: usize, capacity: usize) -> bool {
     let half = capacity / 2;
     count + 1 == half || count < half && count.is_multiple_of(4)
 }
 
-/// Whether leaves of so many entries become one: with room for a quarter more, so that it is not split at once; or because one is empty, whatever the other
-/// holds, lest a queue, which is filled at one end and drained at the other, leave all its leaves behind.
+/// Whether leaves of this many entries are merged: if a quarter stays free, so that the leaf is not split at once; or if one is empty, whatever the other
+/// holds. Otherwise a queue, which is filled at one end and drained at the other, would leave all its leaves behind.
 pub(crate) fn are_worth_merging(left: usize, right: usize, capacity: usize) -> bool {
     left == 0 || right == 0 || left + right <= capacity * 3 / 4
 }

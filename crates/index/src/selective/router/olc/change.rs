@@ -1,4 +1,4 @@
-//! How the tree of nodes changes: they are split on the way down, and merged when they get sparse.
+//! How the tree of nodes changes: nodes are split on the way down, and merged when they become sparse.
 
 use super::super::node::Node;
 use super::{Olc, begin};
@@ -14,7 +14,7 @@ use std::sync::atomic::{
 };
 
 impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
-    /// A node that does not live. The caller fills it before it begins to.
+    /// A dead node. The caller fills it before it begins to live.
     pub(super) fn take(&self) -> (u32, &Node<FANOUT>) {
         let number = {
             let mut numbers = self.free.numbers.lock();
@@ -24,7 +24,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
                 Handles::<Node<FANOUT>, 4>::handle(next as usize).expect("a router of less than 300 GiB")
             })
         };
-        // What is stored from here on is seen only by those who see as well that the node's former life has ended.
+        // A thread that sees what is stored from here on also sees that the node's former life has ended.
         fence(Release);
         (number, self.nodes.get_or_make(number))
     }
@@ -39,11 +39,11 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     /// Splits the full node `number`, under `parent` (a node that is not full, and the slot) or under a new root.
     fn split(&self, number: u32, version: u64, parent: Option<(&Node<FANOUT>, u64, usize)>) -> Result<(), Restart> {
         let node = self.node(number);
-        // The node first: who merges leaves under it holds it for some fences, and nobody is to wait for its parent meanwhile.
+        // The node first: a thread that merges leaves under it holds it for some fences, and no other should wait for its parent meanwhile.
         let lock = node.latch().lock_from(version)?;
         let above = match parent {
             Some((parent, version, _)) => parent.latch().lock_from(version),
-            // Which node it is changes only under the lock of that node.
+            // The root changes only under the lock of the node that is the root.
             None if self.root.load(Relaxed) == number => self.root_latch.try_lock(),
             None => Err(Restart),
         };
@@ -106,12 +106,12 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         })
     }
 
-    /// Merges sparse nodes on the path to `key`. Not owed: whoever is in the way will do so, or a later merge.
+    /// Merges sparse nodes on the path to `key`. It may give up: the thread that is in the way, or a later merge, will do so.
     pub(super) fn tidy(&self, key: &K) {
         while matches!(self.try_tidy(key), Ok(true)) {}
     }
 
-    /// Merges one sparse node on the path to `key` with a neighbour, or takes away a root with one child. Whether there was any.
+    /// Merges one sparse node on the path to `key` with a neighbour, or removes a root with one child. Returns whether there was one.
     fn try_tidy(&self, key: &K) -> Result<bool, Restart> {
         let mut parent: Option<(&Node<FANOUT>, u64, usize, usize)> = None;
         let mut changed = false;
@@ -121,7 +121,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
                     changed = self.drop_root(step.number, step.version)?;
                 }
                 Some((above, version, slot, count)) if step.shape.count <= Self::SPARSE && count > 1 => {
-                    // Nothing depends on the count being right: the merge looks again, under locks.
+                    // The count need not be right: the merge looks again, under locks.
                     let pairs = [(slot + 1 < count).then_some(slot), slot.checked_sub(1)];
                     for left in pairs.into_iter().flatten() {
                         changed = changed || self.merge_under(above, version, left)?;
@@ -129,7 +129,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
                 }
                 _ => {}
             }
-            // A change makes what was read here out of date; the caller starts again.
+            // If the node has changed, what was read here is stale: the caller starts again.
             if changed {
                 return Err(Restart);
             }
@@ -142,7 +142,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     fn drop_root(&self, number: u32, version: u64) -> Result<bool, Restart> {
         let node = self.node(number);
         let lock = node.latch().lock_from(version)?;
-        // Who has the lock of the root may change which node it is; the latch tells readers, and keeps out who is splitting the root.
+        // Only the holder of the root's lock may replace the root; the latch tells readers, and keeps out a thread that splits the root.
         let is_root = self.root.load(Relaxed) == number;
         let Some(_above) = is_root.then(|| self.root_latch.try_lock()).and_then(Result::ok) else {
             lock.release_unchanged();

@@ -1,13 +1,13 @@
-//! Shortcuts: for integers, a table from the upper bits of a key to the lowest node that a search for such a key has come to last.
+//! Shortcuts: for integers, a table from the upper bits of a key to the lowest node that the last search for such a key came to.
 //!
-//! An entry is a hint, stored and read by anybody at any time: it may name a node that has been split since, serves another purpose, or never was one. The node
-//! itself tells whether it is meant. So nothing keeps the table up to date but the searches that it has not helped.
+//! An entry is a hint, which any thread stores and reads at any time. It may name a node that has been split since, that serves another purpose, or that never
+//! existed. The node itself tells whether it is the right one. So only the searches that the table has not helped keep it up to date.
 //!
-//! An entry names a part of the node, too, in which the search has found what it looked for. Where there are so many nodes that their first lines are not near,
-//! that part is asked for along with the first line, which would have told of it.
+//! An entry also names the part of the node in which the search found its slot. If there are so many nodes that their first lines are not in a near cache, that
+//! part is prefetched along with the first line, which would have named it.
 //!
-//! The table has several entries for each node, and covers the keys up to the largest low of a leaf. Where keys are spread so unevenly that entries name few
-//! of the nodes, it is in nobody's interest, and not looked at before there are more nodes.
+//! The table has several entries for each node, and covers the keys up to the largest low of a leaf. If keys are spread so unevenly that entries name few of
+//! the nodes, the table does not pay, and is not used until there are more nodes.
 
 use crate::key::SPREAD;
 use crossbeam_utils::CachePadded;
@@ -18,44 +18,44 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Entries for a node.
 const SHARE: usize = 8;
 const SIZE_MIN: usize = 64;
-/// In an entry: the handle of a node. The bits above it are the part.
+/// The bits of an entry that hold the handle of a node. Those above hold the part.
 const NODE: u32 = (1 << HANDLE_BITS) - 1;
 /// Notes between two looks at whether the table is large enough.
 const FITTING: u64 = 16;
 /// Notes between two looks at what it is worth.
 const TRIAL: u64 = 1 << 16;
-/// In a state: a table is in use.
+/// The bit of a state that says: a table is in use.
 const IN_USE: u64 = 1 << 8;
-/// In a state: there are so many nodes that their first lines are not near.
+/// The bit of a state that says: there are so many nodes that their first lines are not in a near cache.
 const IS_FAR: u64 = 1 << 9;
-/// From so many entries on.
+/// The number of entries from which first lines are far.
 const FAR: usize = 1 << 16;
 
 /// See the module documentation.
 pub(super) struct Shortcuts {
-    /// Of each chunk of this arena, all things are a table.
+    /// Each chunk of this arena is a table.
     entries: Handles<AtomicU32, SIZE_MIN>,
-    /// Which chunk is in use, and how far a key is shifted for its place there. 0 if none is: before the first note, after a trial, and
-    /// for ever if it is refused.
+    /// The chunk in use, and how far a key is shifted to find its place there. 0 if none is in use: before the first note, after a trial,
+    /// and for ever once tables are refused.
     state: AtomicU64,
-    /// In lines of its own: all searches look at the state.
+    /// In lines of its own, since all searches read the state.
     account: CachePadded<Account>,
 }
 
-/// From what the state follows.
+/// What determines the state.
 #[derive(Default)]
 struct Account {
-    /// As large as the largest low, or larger.
+    /// At least as large as the largest low.
     reach: AtomicU64,
     notes: AtomicU64,
-    /// The chunk that was chosen last; the number behind it, so that 0 is none. [`NEVER`] if there is to be no table.
+    /// The number of the chunk that was chosen last, plus one; 0 for none, [`NEVER`] if there is to be no table.
     chosen: AtomicU32,
 }
 
-/// No chunk is chosen, and none will be.
+/// No chunk is chosen or will be.
 const NEVER: u32 = u32::MAX;
 
-/// Whether a key is one of those whose searches are counted where there is no table: one in 64.
+/// Whether searches for a key are counted while there is no table: one key in 64.
 #[inline(always)]
 fn is_of_the_few(key: u64) -> bool {
     key.wrapping_mul(SPREAD) >> 58 == 0
@@ -66,7 +66,7 @@ impl Shortcuts {
         Self { entries: Handles::new(), state: AtomicU64::new(0), account: CachePadded::default() }
     }
 
-    /// The node that a key may belong to, and the part of it that is to be asked for at once.
+    /// The node that a key may belong to, and the part of it to prefetch at once.
     #[inline(always)]
     pub(super) fn find(&self, key: u64) -> Option<(u32, Option<usize>)> {
         let state = self.state.load(Relaxed);
@@ -79,7 +79,7 @@ impl Shortcuts {
 
     #[inline(always)]
     fn entry(&self, state: u64, key: u64) -> &AtomicU32 {
-        // Of keys beyond the reach, any entry.
+        // Keys beyond the reach get any entry.
         self.entries.get((state >> 32) as u32 | (key >> (state % u64::from(u64::BITS))) as u32)
     }
 
@@ -88,7 +88,7 @@ impl Shortcuts {
         self.account.chosen.set(NEVER);
     }
 
-    /// A low as large as this is there, or is about to be.
+    /// A low as large as this exists, or is about to.
     pub(super) fn reach(&self, low: u64) {
         let mut reach = self.account.reach.load(Relaxed);
         while low > reach {
@@ -96,13 +96,13 @@ impl Shortcuts {
         }
     }
 
-    /// A search without help has come to this part of this node. Of so many.
+    /// Notes that a search without help has come to this part of this node, one of `nodes`.
     #[inline]
     pub(super) fn note(&self, key: u64, node: u32, part: usize, nodes: impl FnOnce() -> u32) {
         let node = node | (part as u32) << HANDLE_BITS;
         let state = self.state.load(Relaxed);
         if state == 0 {
-            // Every search is without help: let only a few of them write to what all share.
+            // No search has help: only a few of them may write to shared memory.
             let chosen = self.account.chosen.load(Relaxed);
             if chosen == NEVER || chosen != 0 && !is_of_the_few(key) {
                 return;
@@ -113,7 +113,7 @@ impl Shortcuts {
                 entry.store(node, Relaxed);
             }
         }
-        // Notes are lost where threads meet: it is about how many, roughly.
+        // Threads may lose each other's notes: only their approximate number matters.
         let notes = self.account.notes.load(Relaxed);
         self.account.notes.store(notes + 1, Relaxed);
         if notes.is_multiple_of(FITTING) {
@@ -121,7 +121,7 @@ impl Shortcuts {
         }
     }
 
-    /// Chooses a table for so many nodes; or gives the one in use up, on trial, if it names less than half of them.
+    /// Chooses a table for so many nodes, or gives up the one in use, on trial, if it names less than half of them.
     #[cold]
     fn fit(&self, state: u64, nodes: u32, is_trial: bool) {
         let chunk = (nodes as usize * SHARE).div_ceil(SIZE_MIN).next_power_of_two().ilog2();
@@ -163,7 +163,7 @@ mod tests {
             }
         }
         assert!((0..nodes).all(|node| shortcuts.find(u64::from(node) << 54) == Some((node, None))));
-        // Small keys get a finer table, but never one that is out of bounds.
+        // Small keys get a finer table, but no place out of bounds.
         let shortcuts = Shortcuts::new();
         shortcuts.reach(5000);
         for round in 0..3 {
