@@ -80,12 +80,15 @@ const WORDS: [&str; 2] = ["integer", "8"];
 /// Comparisons of engines by `micro`: output name; domain and directory; sizes of keys and values; the divisor of the number of keys; and the systems. On a
 /// disk, which takes a thousand times as long, it is a hundredth.
 type Panel = (&'static str, [&'static str; 2], [&'static str; 2], u64, &'static [&'static str]);
-const ENGINES: [Panel; 4] = [
+const ENGINES: [Panel; 5] = [
     ("disk", ["msync", "."], STRINGS, 100, &DISK),
     ("peers", ["page-cache", "/dev/shm"], STRINGS, 1, &PROCESS),
     ("lmdb", ["page-cache", "/dev/shm"], STRINGS, 1, &LMDB),
+    (DEFAULTS, ["page-cache", "/dev/shm"], STRINGS, 1, &LMDB),
     ("integers", ["page-cache", "/dev/shm"], WORDS, 1, &INTEGERS),
 ];
+/// Output name of the comparison in which each engine has the pages that it asks for: the store 2 MiB, others the 4 KiB of a tmpfs. In others all have these.
+const DEFAULTS: &str = "lmdb-defaults";
 /// Output name of the comparison of servers.
 const SERVED: &str = "servers";
 /// Servers, with the programs that must be installed for them.
@@ -122,8 +125,7 @@ pub(crate) fn measure(arguments: &Arguments) -> Result<(), Failure> {
         let mut command = program();
         let systems: Vec<&str> = systems.iter().copied().filter(|name| arguments.peers || !name.starts_with("rocksdb")).collect();
         command.args(["lab", "run", "--key", key, "--value-bytes", value_bytes, "--domains", domain, "--directory", directory]);
-        // Other engines' files have pages of 4 KiB on a tmpfs, so the store's have them too.
-        command.args((directory == "/dev/shm").then_some("--small-pages"));
+        command.args((directory == "/dev/shm" && place != DEFAULTS).then_some("--small-pages"));
         command.args(["--workload"]).args(workload).args(["--keys", &keys.to_string(), "--systems", &systems.join(",")]);
         report(&format!("{}/{place}", arguments.out), &mut command)
     };

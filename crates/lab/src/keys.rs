@@ -101,6 +101,14 @@ pub(crate) fn version_of(value: &[u8], number: u64) -> Option<u16> {
     }
 }
 
+/// Whether the bytes that follow the first eight of a value are as [`append_value`] writes them. It reads all of them.
+#[inline]
+pub(crate) fn is_whole(value: &[u8]) -> bool {
+    let Some((word, rest)) = value.split_first_chunk::<8>() else { return true };
+    let filler = word[0] | 1;
+    rest.iter().fold(0, |differing, byte| differing | (byte ^ filler)) == 0
+}
+
 /// Bits of a value of less than 8 bytes that identify the key. As many above them identify the version; longer values have 16 for it.
 fn short_shift(size: u32) -> u32 {
     8 * size - (4 * size).min(16)
@@ -237,6 +245,12 @@ mod tests {
                 value.clear();
                 append_value(number, version, size, &mut value);
                 assert!(value.len() == size as usize && value[..8] != [0; 8] && version_of(&value, number) == Some(version));
+                assert!(is_whole(&value));
+                for at in 8..value.len() {
+                    value[at] ^= 4;
+                    assert!(!is_whole(&value));
+                    value[at] ^= 4;
+                }
                 assert!(version_of(&value, number + 1).is_none() && version_of(&value, number ^ DENSE).is_none());
             }
         }
