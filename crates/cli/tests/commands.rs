@@ -114,7 +114,7 @@ fn a_limit_on_the_size_of_files_is_an_error() {
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let (code, message) = limited("ulimit -f 18000; seq 1000000 | sed 's/.*/key &\\ta value of some length &/' | $0 load /dev/stdin");
-    assert!(code == Some(3) && message.contains("no space"), "{code:?}: {message}");
+    assert!(code == Some(3) && message.contains("no space") && message.contains("free space there"), "{code:?}: {message}");
     expect(directory.path(), &["check"], b"", 0);
     let (code, message) = limited("ulimit -f 100; $0 dump > dumped");
     assert!(code == Some(4) && message.contains("File too large"), "{code:?}: {message}");

@@ -61,7 +61,7 @@ pub(crate) use snapshot::Snapshot;
 
 use crate::schedule::{self, Step};
 use crate::word::WORD;
-use crate::{Error, Medium, Off, Pm, Pool, Word, word};
+use crate::{Error, Limit, Medium, Off, Pm, Pool, Word, word};
 use class::{Classes, FIRST};
 use heap::{Block, Heap};
 use std::sync::Arc;
@@ -369,7 +369,7 @@ impl<M: Medium> Pool<M> {
         let _growing = schedule::lock(&heap.growing);
         match self.may_take_slabs(count) {
             true => self.take_grown(count),
-            false => Err(Error::NoSpace { wanted: count as usize * heap.slab_size(), size: self.length(), size_max: self.size_max() }),
+            false => Err(Error::NoSpace { wanted: count as usize * heap.slab_size(), size: self.length(), size_max: self.size_max(), limit: Limit::SizeMax }),
         }
     }
 
@@ -384,7 +384,7 @@ impl<M: Medium> Pool<M> {
             }
             // The free slabs at the end of the pool, too few alone, become the first part.
             self.grow(bytes(count - heap.tail().min(count - 1))).map_err(|error| match error {
-                Error::NoSpace { size, size_max, .. } => Error::NoSpace { wanted: bytes(count), size, size_max },
+                Error::NoSpace { size, size_max, limit, .. } => Error::NoSpace { wanted: bytes(count), size, size_max, limit },
                 other => other,
             })?;
         }

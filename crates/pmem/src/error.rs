@@ -7,6 +7,24 @@ use std::path::PathBuf;
 /// The end of [`Error::Corrupt`]'s message: what to do, for callers that are not just looking for damage.
 pub const DAMAGE_ADVICE: &str = "; find out how much with `everleaf check`, save what can be read with `everleaf repair`, or restore a backup";
 
+/// What keeps a full pool from growing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// The size to which it may grow.
+    SizeMax,
+    /// Its file system, which is full, or allows no larger file.
+    FileSystem,
+}
+
+impl std::fmt::Display for Limit {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::SizeMax => "; delete data, or reopen with a larger --size-max",
+            Self::FileSystem => ", and its file system has no more; free space there, or delete data",
+        })
+    }
+}
+
 /// An error of the persistent-memory layer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -165,10 +183,7 @@ pub enum Error {
         what: &'static str,
     },
     /// The pool is full and cannot grow.
-    #[error(
-        "no space: {wanted} bytes wanted, the pool has {size} of at most {size_max} bytes; delete data, free space on its file system, or reopen with a \
-         larger --size-max"
-    )]
+    #[error("no space: {wanted} bytes wanted, the pool has {size} of at most {size_max} bytes{limit}")]
     NoSpace {
         /// Size of the allocation that failed, in bytes.
         wanted: usize,
@@ -176,6 +191,8 @@ pub enum Error {
         size: usize,
         /// Size to which the pool may grow, in bytes.
         size_max: usize,
+        /// What keeps it from growing.
+        limit: Limit,
     },
     /// An allocation that no pool could hold.
     #[error("too large: {size} bytes wanted, at most {size_max} are possible; take less, or several")]

@@ -30,7 +30,7 @@ pub use alloc::{Evacuation, Reach, Reserve, Usage, with_reserve};
 pub use block::{Durable, Fence, Fenced, Flushed, Fresh};
 pub use crc::crc32c;
 pub use epoch::Guard;
-pub use error::{DAMAGE_ADVICE, Error};
+pub use error::{DAMAGE_ADVICE, Error, Limit};
 pub use handles::{HANDLE_BITS, Handles};
 pub use map::Memory;
 pub use medium::{

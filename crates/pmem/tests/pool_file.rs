@@ -2,7 +2,7 @@
 
 #![cfg(not(miri))]
 
-use everleaf_pmem::{Domain, Error, Found, Memory, Off, Pool, PoolOptions, Word};
+use everleaf_pmem::{Domain, Error, Found, Limit, Memory, Off, Pool, PoolOptions, Word};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -362,7 +362,7 @@ fn a_pool_grows_to_its_limit_and_says_so() {
     assert_eq!(sizes, [16 << 20, 32 << 20, 64 << 20]);
     // Except the reserve, of 4 MiB.
     assert!((56..=59).contains(&blocks), "{blocks} MiB of 64");
-    assert!(matches!(error, Error::NoSpace { size_max: 67108864, .. }), "{error:?}");
+    assert!(matches!(error, Error::NoSpace { size_max: 67108864, limit: Limit::SizeMax, .. }), "{error:?}");
     assert!(std::ptr::eq(first, pool.get(Off::<Word>::new(4096)).unwrap()), "growth moves nothing");
     drop(pool);
     assert_eq!(
@@ -441,7 +441,7 @@ fn a_full_disk_is_an_error_and_every_byte_of_it_is_used() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, Error::NoSpace { size_max: 1073741824, .. }), "{error:?}");
+    assert!(matches!(error, Error::NoSpace { size_max: 1073741824, limit: Limit::FileSystem, .. }), "{error:?}");
     let size = pool.info().size;
     assert!(size > 19 << 20, "{size} bytes of 20 MiB, by ever smaller steps");
     assert_eq!(fs::metadata(&path).unwrap().len(), size as u64, "nothing is left of steps that were too large");

@@ -124,8 +124,8 @@ impl<M: Listed> Batch<M> {
     }
 
     /// Sets `key` to `value`, until `expiry_ms` (`None`: for ever). See [`Namespace::put_until`].
-    pub fn put_until(&mut self, namespace: &Namespace<M>, key: &[u8], value: &[u8], expiry_ms: Option<u64>) {
-        self.push(namespace, key, Goal::Be(Some(Entry { value: value.to_vec(), expiry_ms })));
+    pub fn put_until(&mut self, namespace: &Namespace<M>, key: &[u8], value: &[u8], expiry_ms: impl Into<Option<u64>>) {
+        self.push(namespace, key, Goal::Be(Some(Entry { value: value.to_vec(), expiry_ms: expiry_ms.into() })));
     }
 
     /// Removes `key`.

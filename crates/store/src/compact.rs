@@ -90,8 +90,9 @@ fn write_anew(old: &Store, path: &Path, options: Options, mut watch: impl FnMut(
 /// `msync`, the new one is made in it, too, unless [`Options::domain`] says otherwise.
 ///
 /// # Errors
-/// A pool of which no superblock can be read; a pool in use; no space; an error of the system. Then there is no new pool.
-pub fn repair(path: &Path, to: &Path, options: Options, watch: impl FnMut(u64)) -> Result<Salvaged, StreamError> {
+/// A pool of which no superblock can be read; a pool in use; no space; an error of the system; [`StreamError::Stopped`] if `watch`, which is called with the
+/// number of entries taken so far, stops it. Then there is no new pool.
+pub fn repair(path: &Path, to: &Path, options: Options, watch: impl FnMut(u64) -> ControlFlow<()>) -> Result<Salvaged, StreamError> {
     expect_nothing_at(to)?;
     let damaged = Pool::inspect_damaged(path).map_err(crate::Error::from)?;
     if let Found::InUse { owner } = damaged.info().found {

@@ -260,15 +260,16 @@ impl<M: Listed> Namespace<M> {
         self.shared.with_room(|| self.with_stripe(key, |stripe| self.put_locked(stripe, key, content).map(|way| ((), way))))
     }
 
-    /// Sets `key` to `value`, until `expiry_ms`, in milliseconds since 1970. From then on the key is absent, except in snapshots taken before. It takes room
-    /// until it is written again or swept. A sweep is done by [`Store::sweep`](crate::Store::sweep); by [`Store::keep_house`](crate::Store::keep_house), which
-    /// a thread of the store calls if [`Options::keeps_house`](crate::Options::keeps_house) is set; or by a write that a full pool would refuse.
+    /// Sets `key` to `value`, until `expiry_ms`, in milliseconds since 1970 (`None`: for ever). From then on the key is absent, except in snapshots taken
+    /// before. It takes room until it is written again or swept. A sweep is done by [`Store::sweep`](crate::Store::sweep); by
+    /// [`Store::keep_house`](crate::Store::keep_house), which a thread of the store calls if [`Options::keeps_house`](crate::Options::keeps_house) is set; or by
+    /// a write that a full pool would refuse.
     ///
     /// # Errors
     /// See [`Namespace::put`].
-    pub fn put_until(&self, key: &[u8], value: &[u8], expiry_ms: u64) -> Result<(), Error> {
+    pub fn put_until(&self, key: &[u8], value: &[u8], expiry_ms: impl Into<Option<u64>>) -> Result<(), Error> {
         check_sizes(key, value)?;
-        let content = Content { value, expiry_ms: Some(expiry_ms) };
+        let content = Content { value, expiry_ms: expiry_ms.into() };
         self.shared.with_room(|| self.with_stripe(key, |stripe| self.put_locked(stripe, key, content).map(|way| ((), way))))
     }
 

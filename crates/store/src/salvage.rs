@@ -31,6 +31,7 @@ use crate::error::STORE_ROOT;
 use crate::recovery::entry_of;
 use crate::scan::place_of;
 use crate::slots::{DRAFT, PENDING, UNSTAMPED, generation};
+use crate::stream::StreamError;
 use crate::verify::Damage;
 use crate::{Direction, Error, Namespace, Store};
 use everleaf_index::record::Record;
@@ -98,8 +99,8 @@ struct Salvage<'s, M: Listed> {
     taken: u64,
 }
 
-/// See the module's head. `watch` is called with the number of entries taken so far.
-pub(crate) fn salvage<M: Listed>(pool: &Arc<Pool<M>>, to: &Store, mut watch: impl FnMut(u64)) -> Result<Salvaged, Error> {
+/// See the module's head. `watch` is called with the number of entries taken so far, and says whether to go on.
+pub(crate) fn salvage<M: Listed>(pool: &Arc<Pool<M>>, to: &Store, mut watch: impl FnMut(u64) -> ControlFlow<()>) -> Result<Salvaged, StreamError> {
     let mut salvage =
         Salvage { pool, to, undecided: HashSet::new(), seen: HashSet::new(), reach: None, broken: Vec::new(), salvaged: Salvaged::default(), taken: 0 };
     salvage.reach = (!pool.needs_recovery()).then(|| pool.reach());
@@ -134,7 +135,7 @@ impl<M: Listed> Salvage<'_, M> {
         }
     }
 
-    fn namespace(&mut self, name: &str, root: Root, watch: &mut impl FnMut(u64)) -> Result<(), Error> {
+    fn namespace(&mut self, name: &str, root: Root, watch: &mut impl FnMut(u64) -> ControlFlow<()>) -> Result<(), StreamError> {
         let entry = match entry_of::<M>(name, root) {
             Ok(entry) => entry,
             Err(error) => {
@@ -193,8 +194,8 @@ impl<M: Listed> Salvage<'_, M> {
         direction: Direction,
         until: Option<Vec<u8>>,
         to: &Namespace,
-        watch: &mut impl FnMut(u64),
-    ) -> Result<Walked, Error> {
+        watch: &mut impl FnMut(u64) -> ControlFlow<()>,
+    ) -> Result<Walked, StreamError> {
         // No index has more entries than the pool has words; a damaged one may lead in circles.
         let mut left = self.pool.length() / WORD;
         let (mut last, mut stop, mut failure): (Option<Vec<u8>>, _, _) = (None, None, None);
@@ -213,17 +214,11 @@ impl<M: Listed> Salvage<'_, M> {
                 last = Some(key.to_vec());
             }
             match self.standing(link.get()).map_or(Ok(()), |link| self.take(key, link, to)) {
-                Ok(()) => {
-                    if self.taken.is_multiple_of(1 << 12) {
-                        watch(self.taken);
-                    }
-                    ControlFlow::Continue(())
-                }
-                Err(error) => {
-                    failure = Some(error);
-                    ControlFlow::Break(())
-                }
+                Ok(()) if self.taken.is_multiple_of(1 << 12) && watch(self.taken).is_break() => failure = Some(StreamError::Stopped),
+                Ok(()) => return ControlFlow::Continue(()),
+                Err(error) => failure = Some(error.into()),
             }
+            ControlFlow::Break(())
         });
         match failure {
             Some(error) => Err(error),
@@ -317,7 +312,7 @@ impl<M: Listed> Salvage<'_, M> {
     }
 
     /// Step 2.
-    fn search(&mut self, roots: &[(String, Root)], watch: &mut impl FnMut(u64)) -> Result<(), Error> {
+    fn search(&mut self, roots: &[(String, Root)], watch: &mut impl FnMut(u64) -> ControlFlow<()>) -> Result<(), StreamError> {
         let mut found: BTreeMap<Vec<u8>, Vec<Orphan>> = BTreeMap::new();
         let mut note = |at: u64| {
             if let Some((key, orphan)) = self.orphan(at) {
@@ -348,7 +343,8 @@ impl<M: Listed> Salvage<'_, M> {
                 self.salvaged.passed_over += orphans.len() as u64 - 1;
                 orphans.truncate(1);
             }
-            let records = orphans.iter().map(|orphan| Record::read(self.pool, Off::<Word>::new(orphan.at).link())).collect::<Result<Vec<_>, _>>()?;
+            let records =
+                orphans.iter().map(|orphan| Record::read(self.pool, Off::<Word>::new(orphan.at).link())).collect::<Result<Vec<_>, _>>().map_err(Error::from)?;
             for (number, record) in records.iter().filter(|record| !record.is_tombstone()).enumerate() {
                 if number == FOUND_NAMESPACES_MAX {
                     self.salvaged.passed_over += (records.iter().filter(|record| !record.is_tombstone()).count() - number) as u64;
@@ -360,7 +356,9 @@ impl<M: Listed> Salvage<'_, M> {
                 self.write(&targets[number].0, &key, record)?;
                 targets[number].1 += 1;
                 self.salvaged.found += 1;
-                watch(self.taken);
+                if watch(self.taken).is_break() {
+                    return Err(StreamError::Stopped);
+                }
             }
         }
         self.salvaged.found_in = targets.into_iter().map(|(namespace, count)| (namespace.name().to_owned(), count)).collect();

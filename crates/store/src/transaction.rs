@@ -315,7 +315,8 @@ impl<M: Listed> Transaction<M> {
     ///
     /// # Panics
     /// When the namespace belongs to another store.
-    pub fn put_until(&mut self, namespace: &Namespace<M>, key: &[u8], value: &[u8], expiry_ms: Option<u64>) -> Result<(), Error> {
+    pub fn put_until(&mut self, namespace: &Namespace<M>, key: &[u8], value: &[u8], expiry_ms: impl Into<Option<u64>>) -> Result<(), Error> {
+        let expiry_ms = expiry_ms.into();
         check_sizes(key, value)?;
         self.check_may_write(namespace)?;
         let to = match value.len() {

@@ -1,6 +1,7 @@
 //! `everleaf repair`: a new pool from what can be read of a damaged one, which is only read.
 
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::options::PoolArguments;
 use crate::output::{Output, damages_as_json};
 use crate::text;
@@ -25,7 +26,11 @@ pub(crate) struct Arguments {
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let progress = ProgressBar::new_spinner();
-        let watch = |taken| progress.set_message(format!("{} entries", text::count(taken)));
+        interrupt::hold()?;
+        let watch = |taken| {
+            progress.set_message(format!("{} entries", text::count(taken)));
+            interrupt::go_on()
+        };
         let salvaged = everleaf::repair(&self.pool.pool, &self.to, self.pool.store_options(), watch).map_err(transfer::failure(&self.to))?;
         progress.finish_and_clear();
         let mut out = Output::new();

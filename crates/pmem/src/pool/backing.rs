@@ -5,7 +5,7 @@ use super::{Mode, PoolOptions, check_options};
 use crate::alloc::{HEADER_BYTES, extent_of};
 use crate::journal::Journal;
 use crate::map::{self, Mapping, Memory, Sharing};
-use crate::{Error, files};
+use crate::{Error, Limit, files};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -88,9 +88,9 @@ impl Backing {
     /// Makes room for at least `wanted` more bytes, in whole slabs, after `size`; returns the new size. It takes a sensible amount: `step` bytes if there is
     /// room for them, and as little as possible if space is scarce.
     pub(super) fn make_room(&self, size: usize, wanted: usize, step: usize, slab_size: usize, size_max: usize) -> Result<usize, Error> {
-        let no_space = || Error::NoSpace { wanted, size, size_max };
+        let no_space = |limit| Error::NoSpace { wanted, size, size_max, limit };
         let room = size_max.saturating_sub(size) & !(slab_size - 1);
-        let least = wanted.checked_next_multiple_of(slab_size).filter(|least| *least <= room).ok_or_else(no_space)?;
+        let least = wanted.checked_next_multiple_of(slab_size).filter(|least| *least <= room).ok_or_else(|| no_space(Limit::SizeMax))?;
         let step = match self {
             Self::File(mapping) if mapping.has_huge_pages() => step.min(STEP_MIN),
             _ => step,
@@ -101,7 +101,7 @@ impl Backing {
             match mapping.allocate(size, size + step) {
                 Ok(()) => return Ok(size + step),
                 Err(error) if error.kind() != io::ErrorKind::StorageFull => return Err(mapping.error("allocate space for", error)),
-                Err(_) if step == least => return Err(no_space()),
+                Err(_) if step == least => return Err(no_space(Limit::FileSystem)),
                 Err(_) => step = (step / 2).max(least) & !(slab_size - 1),
             }
         }
@@ -160,7 +160,9 @@ impl Backing {
     pub(super) fn allocate(&self, from: usize, to: usize) -> Result<(), Error> {
         match self {
             Self::File(mapping) if from < to => match map::allocate(mapping.file(), from, to) {
-                Err(error) if error.kind() == io::ErrorKind::StorageFull => Err(Error::NoSpace { wanted: to - from, size: to, size_max: to }),
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                    Err(Error::NoSpace { wanted: to - from, size: to, size_max: to, limit: Limit::FileSystem })
+                }
                 result => result.map_err(|error| mapping.error("allocate space for", error)),
             },
             _ => Ok(()),
@@ -363,7 +365,7 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
     }
     if length == 0 {
         map::allocate(&file, 0, size_of::<Header>()).map_err(|error| match error.kind() {
-            io::ErrorKind::StorageFull => Error::NoSpace { wanted: size_of::<Header>(), size: 0, size_max: options.size_max },
+            io::ErrorKind::StorageFull => Error::NoSpace { wanted: size_of::<Header>(), size: 0, size_max: options.size_max, limit: Limit::FileSystem },
             _ => io_error("allocate space for")(error),
         })?;
     }

@@ -22,7 +22,7 @@ fn settings(server: &Shared) -> Vec<(&'static str, Vec<u8>)> {
         ("dir", parent_directory(server)),
         ("io-threads", number(server.thread_count())),
         ("maxclients", number(server.connection_count_max.load(Ordering::Relaxed))),
-        ("maxmemory", number(0)),
+        ("maxmemory", number(server.store.fill().limit)),
         ("maxmemory-policy", b"noeviction".to_vec()),
         ("port", number(usize::from(server.port))),
         ("proto-max-bulk-len", number(config.limits.bulk_size_max)),

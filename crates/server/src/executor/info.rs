@@ -65,7 +65,8 @@ fn memory(text: &mut String, server: &Shared) -> fmt::Result {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     // Blocks about to be freed are not in use.
     server.store.pool().collect();
-    let (pool, own) = (server.store.fill().used as u64, memory_size(&status, "RssAnon:").unwrap_or(0));
+    let (fill, own) = (server.store.fill(), memory_size(&status, "RssAnon:").unwrap_or(0));
+    let pool = fill.used as u64;
     size(text, "used_memory", pool + own)?;
     write!(text, "used_memory_dataset:{pool}\r\nused_memory_overhead:{own}\r\n")?;
     // Pages of the pool that the process has touched count here, even when nothing is left in them.
@@ -75,7 +76,8 @@ fn memory(text: &mut String, server: &Shared) -> fmt::Result {
     if let Some(total) = memory_size(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemTotal:") {
         size(text, "total_system_memory", total)?;
     }
-    size(text, "maxmemory", 0)?;
+    // Writes are refused when the pool is full.
+    size(text, "maxmemory", fill.limit as u64)?;
     write!(text, "maxmemory_policy:noeviction\r\nlazyfree_pending_objects:0\r\n")
 }
 

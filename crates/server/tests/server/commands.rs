@@ -309,7 +309,7 @@ fn info_counts() {
         "# Persistence",
         "cluster_enabled:0",
         "redis_mode:standalone",
-        "maxmemory:0\r\nmaxmemory_human:0B\r\nmaxmemory_policy:noeviction",
+        "maxmemory_policy:noeviction",
     ] {
         assert!(info.contains(line), "{line} is not in {info}");
     }
@@ -437,6 +437,8 @@ fn a_transaction_that_finds_no_room_changes_nothing() {
     let mut client = server.client();
     let value = "v".repeat(20_000);
     client.says("SET old 1", "+OK\r\n");
+    assert!(String::from_utf8(client.call(&[b"INFO", b"memory"])).unwrap().contains("maxmemory:8388608\r\nmaxmemory_human:8.00M\r\n"));
+    client.says("CONFIG GET maxmemory", "*2\r\n$9\r\nmaxmemory\r\n$7\r\n8388608\r\n");
     let full = (0..1000).map(|number| client.call(&[b"SET", format!("k{number}").as_bytes(), value.as_bytes()])).find(|reply| reply != b"+OK\r\n");
     let full = String::from_utf8(full.unwrap()).unwrap();
     assert!(full.starts_with("-OOM command not allowed: no space: "), "{full}");

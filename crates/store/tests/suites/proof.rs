@@ -58,7 +58,7 @@ fn a_damaged_key_costs_its_entry_and_no_other() {
                 let mut damaged = sound.clone();
                 damaged[at + byte] ^= flip;
                 std::fs::write(&path, &damaged).unwrap();
-                let salvaged = repair(&path, &to, options(index), |_| ()).unwrap();
+                let salvaged = repair(&path, &to, options(index), |_| ControlFlow::Continue(())).unwrap();
                 let what = format!("{index}, closed: {is_closed}, byte {byte}, {flip:#x}: {salvaged:?}");
                 assert_eq!(salvaged.namespaces, [("space".to_owned(), COUNT - 1)], "{what}");
                 assert!(!salvaged.losses.is_empty() && salvaged.found == 0, "{what}");
