@@ -262,8 +262,8 @@ impl<M: Listed> Namespace<M> {
 
     /// Sets `key` to `value`, until `expiry_ms`, in milliseconds since 1970 (`None`: for ever). From then on the key is absent, except in snapshots taken
     /// before. It takes room until it is written again or swept. A sweep is done by [`Store::sweep`](crate::Store::sweep); by
-    /// [`Store::keep_house`](crate::Store::keep_house), which a thread of the store calls if [`Options::keeps_house`](crate::Options::keeps_house) is set; or by
-    /// a write that a full pool would refuse.
+    /// [`Store::keep_house`](crate::Store::keep_house), which a thread of the store calls if [`Options::keeps_house`](crate::Options::keeps_house) is set; or
+    /// by a write that a full pool would refuse.
     ///
     /// # Errors
     /// See [`Namespace::put`].
