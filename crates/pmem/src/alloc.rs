@@ -179,8 +179,11 @@ impl<M: Medium> Pool<M> {
     /// Approximate number of bytes that can still be allocated, the reserve (`reserve.rs`) included: what is free, and what the pool may grow by, limited to
     /// what the file system has now. Blocks in threads' caches and retired blocks do not count.
     pub fn room(&self) -> usize {
-        let growth = (self.size_max() - self.length()).min(self.available());
-        self.alloc.heap.free_size() + growth / self.alloc.slab_size() * self.alloc.slab_size()
+        let heap = &self.alloc.heap;
+        // Bare slabs may need space of the file system, as growth does.
+        let bare = heap.bare_slabs() * heap.slab_size();
+        let unbacked = (self.size_max() - self.length() + bare).min(self.available());
+        heap.free_size().saturating_sub(bare) + unbacked / heap.slab_size() * heap.slab_size()
     }
 
     /// Approximate number of bytes of the pool that are in use or in threads' caches.

@@ -312,10 +312,14 @@ impl<M: Listed> Namespace<M> {
     }
 
     /// Reads `key` and changes it as `decide` says, atomically: no other write to the key comes between. `decide` must not touch the store, not even by
-    /// dropping a snapshot: it would deadlock with itself. It is called again whenever a full pool has to make room for its answer.
+    /// dropping a snapshot, nor wait for another thread that does: it could wait for ever. It is called again whenever a full pool has to make room for its
+    /// answer.
     ///
     /// # Errors
     /// See [`Namespace::put`].
+    ///
+    /// # Panics
+    /// When `decide` writes to `key`, or to another key under the same lock.
     pub fn modify(&self, key: &[u8], mut decide: impl FnMut(Option<&[u8]>) -> Change) -> Result<(), Error> {
         self.modify_entry(key, |entry| decide(entry.map(|entry| entry.value.as_slice())))
     }
@@ -410,7 +414,7 @@ impl<M: Listed> Namespace<M> {
     #[inline]
     pub(crate) fn with_stripe<T>(&self, key: &[u8], act: impl FnOnce(&Locked<'_>) -> Result<(T, Way), Error>) -> Result<T, Error> {
         let (outcome, way) = {
-            let stripe = self.shared.stripes.lock(self.space.number, key);
+            let stripe = self.shared.stripes.lock_for_write(self.space.number, key);
             act(&stripe)?
         };
         self.tidy(way, 1);

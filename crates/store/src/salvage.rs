@@ -45,6 +45,8 @@ use std::sync::Arc;
 pub const LOST_AND_FOUND: &str = "lost+found";
 /// Number of such namespaces: of more records of one key only the newest are taken, and the others are counted.
 const FOUND_NAMESPACES_MAX: usize = 16;
+/// Words of a pool that are searched between two questions whether to go on.
+const WORDS_AT_ONCE: usize = 1 << 20;
 
 /// The result of a salvage.
 #[derive(Clone, Debug, Default)]
@@ -322,7 +324,12 @@ impl<M: Listed> Salvage<'_, M> {
         let are_known = self.pool.visit_blocks(&mut note).is_ok_and(|are_known| are_known);
         if !are_known && !self.salvaged.losses.is_empty() {
             let slab_size = self.pool.info().slab_size;
-            (slab_size as u64..self.pool.length() as u64).step_by(WORD).for_each(note);
+            for (count, at) in (slab_size as u64..self.pool.length() as u64).step_by(WORD).enumerate() {
+                if count.is_multiple_of(WORDS_AT_ONCE) && watch(self.taken).is_break() {
+                    return Err(StreamError::Stopped);
+                }
+                note(at);
+            }
         }
         if are_known && found.is_empty() {
             self.find_leaks();

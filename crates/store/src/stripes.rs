@@ -6,7 +6,8 @@
 
 use everleaf_pmem::schedule::{self, Held};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Number of locks: far more than threads, so that two writers of different keys rarely meet. A power of two.
 const STRIPE_COUNT: usize = 1024;
@@ -18,6 +19,17 @@ struct Stripe {
     lock: RwLock<()>,
     /// Whether the exclusive holder of the lock is in the middle of a plain write.
     is_plain: AtomicBool,
+    /// The thread that holds the lock exclusively, as [`this_thread`] names it; 0 if none does. Only a thread that compares it with itself can rely on it.
+    holder: AtomicUsize,
+}
+
+/// A number that no other thread has while this one lives, and never 0.
+#[inline]
+fn this_thread() -> usize {
+    thread_local! {
+        static PLACE: u8 = const { 0 };
+    }
+    PLACE.with(|place| ptr::from_ref(place).addr())
 }
 
 /// One lock for each stripe of keys. A thread that takes several takes them in ascending order.
@@ -38,7 +50,16 @@ pub(crate) struct Announced<'a>(&'a AtomicBool);
 impl Stripe {
     #[inline]
     fn lock(&self) -> Locked<'_> {
-        Locked { stripe: self, _held: schedule::lock_alone(&self.lock) }
+        let held = schedule::lock_alone(&self.lock);
+        self.holder.store(this_thread(), Ordering::Relaxed);
+        Locked { stripe: self, _held: held }
+    }
+}
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.stripe.holder.store(0, Ordering::Relaxed);
     }
 }
 
@@ -73,6 +94,20 @@ impl Stripes {
     #[inline]
     pub(crate) fn lock(&self, space: u32, key: &[u8]) -> Locked<'_> {
         self.0[Self::number(space, key)].lock()
+    }
+
+    /// Locks the stripe of `key` for a write that a program asks for.
+    ///
+    /// # Panics
+    /// If this thread holds it exclusively: the program asks within a closure that decides on another write.
+    #[inline]
+    pub(crate) fn lock_for_write(&self, space: u32, key: &[u8]) -> Locked<'_> {
+        let stripe = &self.0[Self::number(space, key)];
+        assert!(
+            stripe.holder.load(Ordering::Relaxed) != this_thread(),
+            "a closure that decides on a write, as that of `Namespace::modify` does, wrote to the store, which would have waited for itself for ever"
+        );
+        stripe.lock()
     }
 
     /// Locks the stripes of all keys marked as written exclusively, and those of the other keys shared.

@@ -168,6 +168,11 @@ impl Heap {
         [&self.bare, &self.runs].iter().map(|runs| runs.lock().total() as usize).sum()
     }
 
+    /// Number of free slabs that may have no space on the file system.
+    pub(super) fn bare_slabs(&self) -> usize {
+        self.bare.lock().total() as usize
+    }
+
     /// Whether at least `count` blocks of `class` are free, outside threads' caches.
     pub(super) fn has_free(&self, class: u8, count: usize) -> bool {
         let bin = self.bins[class as usize].lock();

@@ -60,14 +60,14 @@ fn clients(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "connected_clients:{}\r\nmaxclients:{max}\r\nblocked_clients:0\r\ntracking_clients:0\r\n", server.clients.count())
 }
 
-/// Memory in use: of the pool, which has keys, values and leaves; and of the process itself.
+/// Memory in use: of the pool, which has keys, values and leaves, and which `maxmemory` limits; and of the process itself, which nothing limits.
 fn memory(text: &mut String, server: &Shared) -> fmt::Result {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     // Blocks about to be freed are not in use.
     server.store.pool().collect();
     let (fill, own) = (server.store.fill(), memory_size(&status, "RssAnon:").unwrap_or(0));
     let pool = fill.used as u64;
-    size(text, "used_memory", pool + own)?;
+    size(text, "used_memory", pool)?;
     write!(text, "used_memory_dataset:{pool}\r\nused_memory_overhead:{own}\r\n")?;
     // Pages of the pool that the process has touched count here, even when nothing is left in them.
     size(text, "used_memory_rss", memory_size(&status, "VmRSS:").unwrap_or(0))?;

@@ -1,7 +1,7 @@
 //! Merges, ranges, cursors, bulk loads and snapshots.
 
 use crate::fixture::{self, check, keys};
-use everleaf::{Act, Batch, Cursor, Direction, Domain, Error, Isolation, KEY_SIZE_MAX, Merge, Namespace, Options, Store, VALUE_SIZE_MAX};
+use everleaf::{Act, Batch, Change, Cursor, Direction, Domain, Error, Isolation, KEY_SIZE_MAX, Merge, Namespace, Options, Store, VALUE_SIZE_MAX};
 use everleaf_pmem::{Hardware, Pool, PoolOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -564,4 +564,23 @@ fn who_refuses_what_several_lookups_show_is_asked_once() {
         assert_eq!(shown, 1);
     }
     assert!(space.get(b"b").unwrap().is_none());
+}
+
+/// Regression: it waited for itself for ever.
+#[test]
+fn a_closure_that_writes_to_its_own_key_panics() {
+    let (store, space) = store();
+    space.put(b"key", b"1").unwrap();
+    let nested = |_: Option<&[u8]>| {
+        space.put(b"key", b"2").unwrap();
+        Change::Keep
+    };
+    assert!(catch_unwind(AssertUnwindSafe(|| space.modify(b"key", nested))).is_err());
+    let next = |old: Option<&[u8]>| {
+        assert_eq!(old, Some(&b"1"[..]));
+        Change::Put(b"3".to_vec())
+    };
+    space.modify(b"key", next).unwrap();
+    assert_eq!(space.get(b"key").unwrap().unwrap(), b"3");
+    check(&store);
 }

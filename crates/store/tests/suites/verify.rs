@@ -622,6 +622,8 @@ fn a_repair_that_is_stopped_leaves_nothing() {
     let store = Store::open(&path, Options::default()).unwrap();
     let space = store.namespace("n").unwrap();
     (0..5000_u32).for_each(|number| space.put(&number.to_be_bytes(), b"value").unwrap());
+    // It would keep the pool locked.
+    drop(space);
     store.close().unwrap();
     let stopped = repair(&path, &to, Options::default(), |_| ControlFlow::Break(()));
     assert!(matches!(stopped, Err(StreamError::Stopped)), "{stopped:?}");
