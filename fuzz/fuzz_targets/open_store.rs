@@ -199,7 +199,7 @@ fn salvage(words: &[u64]) {
     let (damaged, repaired) = (file("pool"), file("repaired"));
     std::fs::write(&damaged, bytes_of(words)).expect("room in memory");
     let roomy = || Options { size_max: 8 << 20, ..options("ever") };
-    if repair(&damaged, &repaired, roomy(), |_| std::ops::ControlFlow::Continue(())).is_ok() {
+    if repair(&damaged, &repaired, roomy(), |_| ControlFlow::Continue(())).is_ok() {
         let store = Store::open(&repaired, roomy()).expect("a repaired pool opens");
         assert!(store.verify().expect("a report").is_sound());
         read_all(&store).expect("a repaired pool can be read").into_iter().for_each(Shown::check);

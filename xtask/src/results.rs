@@ -77,18 +77,22 @@ const DISK: [&str; 6] = ["store", "lmdb-durable", "redb-durable", "fjall-durable
 /// Keys of 16 B and values of 100 B, and integers.
 const STRINGS: [&str; 2] = ["16", "100"];
 const WORDS: [&str; 2] = ["integer", "8"];
-/// Comparisons of engines by `micro`: output name; domain and directory; sizes of keys and values; the divisor of the number of keys; and the systems. On a
+/// Files on a tmpfs, where each engine has the pages that it asks for: the store 2 MiB, others the 4 KiB of the tmpfs; or where all have these; and on a disk,
+/// durable against power failure or, for servers, not.
+const TMPFS: [&str; 4] = ["--domains", "page-cache", "--directory", "/dev/shm"];
+const SMALL_PAGES: [&str; 5] = ["--domains", "page-cache", "--directory", "/dev/shm", "--small-pages"];
+const DURABLE: [&str; 4] = ["--domains", "msync", "--directory", "."];
+const FILE: [&str; 4] = ["--domains", "page-cache", "--directory", "."];
+/// Comparisons of engines by `micro`: output name; where the files are; sizes of keys and values; the divisor of the number of keys; and the systems. On a
 /// disk, which takes a thousand times as long, it is a hundredth.
-type Panel = (&'static str, [&'static str; 2], [&'static str; 2], u64, &'static [&'static str]);
+type Panel = (&'static str, &'static [&'static str], [&'static str; 2], u64, &'static [&'static str]);
 const ENGINES: [Panel; 5] = [
-    ("disk", ["msync", "."], STRINGS, 100, &DISK),
-    ("peers", ["page-cache", "/dev/shm"], STRINGS, 1, &PROCESS),
-    ("lmdb", ["page-cache", "/dev/shm"], STRINGS, 1, &LMDB),
-    (DEFAULTS, ["page-cache", "/dev/shm"], STRINGS, 1, &LMDB),
-    ("integers", ["page-cache", "/dev/shm"], WORDS, 1, &INTEGERS),
+    ("disk", &DURABLE, STRINGS, 100, &DISK),
+    ("peers", &SMALL_PAGES, STRINGS, 1, &PROCESS),
+    ("lmdb", &SMALL_PAGES, STRINGS, 1, &LMDB),
+    ("lmdb-defaults", &TMPFS, STRINGS, 1, &LMDB),
+    ("integers", &SMALL_PAGES, WORDS, 1, &INTEGERS),
 ];
-/// Output name of the comparison in which each engine has the pages that it asks for: the store 2 MiB, others the 4 KiB of a tmpfs. In others all have these.
-const DEFAULTS: &str = "lmdb-defaults";
 /// Output name of the comparison of servers.
 const SERVED: &str = "servers";
 /// Servers, with the programs that must be installed for them.
@@ -121,11 +125,10 @@ pub(crate) fn measure(arguments: &Arguments) -> Result<(), Failure> {
     if !has_peers {
         return Ok(());
     }
-    let measure = |place: &str, workload: &[&str], [domain, directory]: [&str; 2], [key, value_bytes]: [&str; 2], keys: u64, systems: &[&str]| {
+    let measure = |place: &str, workload: &[&str], memory: &[&str], [key, value_bytes]: [&str; 2], keys: u64, systems: &[&str]| {
         let mut command = program();
         let systems: Vec<&str> = systems.iter().copied().filter(|name| arguments.peers || !name.starts_with("rocksdb")).collect();
-        command.args(["lab", "run", "--key", key, "--value-bytes", value_bytes, "--domains", domain, "--directory", directory]);
-        command.args((directory == "/dev/shm" && place != DEFAULTS).then_some("--small-pages"));
+        command.args(["lab", "run", "--key", key, "--value-bytes", value_bytes]).args(memory);
         command.args(["--workload"]).args(workload).args(["--keys", &keys.to_string(), "--systems", &systems.join(",")]);
         report(&format!("{}/{place}", arguments.out), &mut command)
     };
@@ -134,7 +137,7 @@ pub(crate) fn measure(arguments: &Arguments) -> Result<(), Failure> {
         measure(place, &["micro"], memory, sizes, keys / part, systems)?;
     }
     let servers: Vec<&str> = SERVERS.iter().filter(|(_, program)| program.is_none_or(is_installed)).map(|(name, _)| *name).collect();
-    measure(SERVED, &["basic", "--threads", "1,2"], ["page-cache", "."], STRINGS, keys / 10, &servers)
+    measure(SERVED, &["basic", "--threads", "1,2"], &FILE, STRINGS, keys / 10, &servers)
 }
 
 /// Makes `command` write its results into a new folder and draw them there. Paths are relative to the workspace, so results reveal nothing of a machine.

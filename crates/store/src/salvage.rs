@@ -103,6 +103,7 @@ struct Salvage<'s, M: Listed> {
 
 /// See the module's head. `watch` is called with the number of entries taken so far, and says whether to go on.
 pub(crate) fn salvage<M: Listed>(pool: &Arc<Pool<M>>, to: &Store, mut watch: impl FnMut(u64) -> ControlFlow<()>) -> Result<Salvaged, StreamError> {
+    let mut watch = |taken| if watch(taken).is_continue() { Ok(()) } else { Err(StreamError::Stopped) };
     let mut salvage =
         Salvage { pool, to, undecided: HashSet::new(), seen: HashSet::new(), reach: None, broken: Vec::new(), salvaged: Salvaged::default(), taken: 0 };
     salvage.reach = (!pool.needs_recovery()).then(|| pool.reach());
@@ -137,7 +138,7 @@ impl<M: Listed> Salvage<'_, M> {
         }
     }
 
-    fn namespace(&mut self, name: &str, root: Root, watch: &mut impl FnMut(u64) -> ControlFlow<()>) -> Result<(), StreamError> {
+    fn namespace(&mut self, name: &str, root: Root, watch: &mut impl FnMut(u64) -> Result<(), StreamError>) -> Result<(), StreamError> {
         let entry = match entry_of::<M>(name, root) {
             Ok(entry) => entry,
             Err(error) => {
@@ -196,7 +197,7 @@ impl<M: Listed> Salvage<'_, M> {
         direction: Direction,
         until: Option<Vec<u8>>,
         to: &Namespace,
-        watch: &mut impl FnMut(u64) -> ControlFlow<()>,
+        watch: &mut impl FnMut(u64) -> Result<(), StreamError>,
     ) -> Result<Walked, StreamError> {
         // No index has more entries than the pool has words; a damaged one may lead in circles.
         let mut left = self.pool.length() / WORD;
@@ -215,12 +216,14 @@ impl<M: Listed> Salvage<'_, M> {
             if is_proved {
                 last = Some(key.to_vec());
             }
-            match self.standing(link.get()).map_or(Ok(()), |link| self.take(key, link, to)) {
-                Ok(()) if self.taken.is_multiple_of(1 << 12) && watch(self.taken).is_break() => failure = Some(StreamError::Stopped),
-                Ok(()) => return ControlFlow::Continue(()),
-                Err(error) => failure = Some(error.into()),
+            let taken = self.standing(link.get()).map_or(Ok(()), |link| self.take(key, link, to)).map_err(StreamError::from);
+            match taken.and_then(|()| if self.taken.is_multiple_of(1 << 12) { watch(self.taken) } else { Ok(()) }) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    failure = Some(error);
+                    ControlFlow::Break(())
+                }
             }
-            ControlFlow::Break(())
         });
         match failure {
             Some(error) => Err(error),
@@ -314,7 +317,7 @@ impl<M: Listed> Salvage<'_, M> {
     }
 
     /// Step 2.
-    fn search(&mut self, roots: &[(String, Root)], watch: &mut impl FnMut(u64) -> ControlFlow<()>) -> Result<(), StreamError> {
+    fn search(&mut self, roots: &[(String, Root)], watch: &mut impl FnMut(u64) -> Result<(), StreamError>) -> Result<(), StreamError> {
         let mut found: BTreeMap<Vec<u8>, Vec<Orphan>> = BTreeMap::new();
         let mut note = |at: u64| {
             if let Some((key, orphan)) = self.orphan(at) {
@@ -325,8 +328,8 @@ impl<M: Listed> Salvage<'_, M> {
         if !are_known && !self.salvaged.losses.is_empty() {
             let slab_size = self.pool.info().slab_size;
             for (count, at) in (slab_size as u64..self.pool.length() as u64).step_by(WORD).enumerate() {
-                if count.is_multiple_of(WORDS_AT_ONCE) && watch(self.taken).is_break() {
-                    return Err(StreamError::Stopped);
+                if count.is_multiple_of(WORDS_AT_ONCE) {
+                    watch(self.taken)?;
                 }
                 note(at);
             }
@@ -363,9 +366,7 @@ impl<M: Listed> Salvage<'_, M> {
                 self.write(&targets[number].0, &key, record)?;
                 targets[number].1 += 1;
                 self.salvaged.found += 1;
-                if watch(self.taken).is_break() {
-                    return Err(StreamError::Stopped);
-                }
+                watch(self.taken)?;
             }
         }
         self.salvaged.found_in = targets.into_iter().map(|(namespace, count)| (namespace.name().to_owned(), count)).collect();

@@ -99,7 +99,7 @@ fn an_empty_namespace_stays_whatever_copies_it() {
     copy.import(stream.as_slice()).unwrap().finish().unwrap();
     assert_eq!(indexes(&copy), expected);
     restore(&at("restored"), options(), stream.as_slice(), |_, _| ControlFlow::Continue(())).unwrap();
-    everleaf::repair(&at("pool"), &at("repaired"), options(), |_| std::ops::ControlFlow::Continue(())).unwrap();
+    everleaf::repair(&at("pool"), &at("repaired"), options(), |_| ControlFlow::Continue(())).unwrap();
     everleaf::compact(&at("pool"), options(), |_, _| ControlFlow::Continue(())).unwrap();
     for name in ["restored", "repaired", "pool"] {
         assert_eq!(indexes(&Store::open(&at(name), options()).unwrap()), expected, "{name}");
@@ -467,7 +467,7 @@ fn what_takes_the_place_of_a_file_takes_its_permissions_and_its_place() {
     assert_eq!((mode("elsewhere/pool"), std::fs::metadata(at("elsewhere/pool")).unwrap().len()), (0o640, done.size as u64));
     assert!(content(&Store::open(&at("link"), options()).unwrap()) == expected);
     set_mode("elsewhere/pool", 0o600);
-    everleaf::repair(&at("elsewhere/pool"), &at("repaired"), options(), |_| std::ops::ControlFlow::Continue(())).unwrap();
+    everleaf::repair(&at("elsewhere/pool"), &at("repaired"), options(), |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(mode("repaired"), 0o600);
     std::os::unix::fs::symlink("nowhere", at("dangling")).unwrap();
     let refused = restore(&at("dangling"), options(), std::io::empty(), |_, _| ControlFlow::Continue(())).expect_err("a link of that name");

@@ -203,10 +203,10 @@ fn what_is_salvaged_is_what_was_written() {
         let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
         let (sound, expected, written) = build(index, End::Closed);
         std::fs::write(&path, &sound).unwrap();
-        let salvaged = repair(&path, &to, Options::default(), |_| ControlFlow::Continue(())).unwrap();
+        let salvaged = repair(&path, &to, Options::default(), go_on).unwrap();
         assert_eq!((salvaged.losses.len(), salvaged.found), (0, 0), "{:?}", salvaged.losses);
         assert!(salvaged_content(&to) == expected);
-        repair(&path, &to, Options::default(), |_| ControlFlow::Continue(())).expect_err("a pool that is there");
+        repair(&path, &to, Options::default(), go_on).expect_err("a pool that is there");
         let (mut with_losses, mut hidden) = (0, 0);
         for _ in 0..ROUNDS {
             std::fs::remove_file(&to).unwrap_or_default();
@@ -216,7 +216,7 @@ fn what_is_salvaged_is_what_was_written() {
             let mut damaged = sound.clone();
             damaged[at] ^= 1 << random.random_range(0..8);
             std::fs::write(&path, &damaged).unwrap();
-            let salvaged = repair(&path, &to, Options::default(), |_| ControlFlow::Continue(())).unwrap_or_else(|error| panic!("byte {at:#x}: {error}"));
+            let salvaged = repair(&path, &to, Options::default(), go_on).unwrap_or_else(|error| panic!("byte {at:#x}: {error}"));
             assert!(std::fs::read(&path).unwrap() == damaged, "the damaged pool was changed");
             let mut found = salvaged_content(&to);
             let (lost, kept): (Content, Content) = std::mem::take(&mut found).into_iter().partition(|((name, _), _)| name.starts_with(LOST_AND_FOUND));
@@ -252,7 +252,7 @@ fn whatever_byte_of_a_state_is_damaged_an_index_is_repaired() {
         let mut damaged = sound.clone();
         damaged[state + number % 8] ^= 0x41;
         std::fs::write(&path, &damaged).unwrap();
-        let salvaged = repair(&path, &to, Options::default(), |_| ControlFlow::Continue(())).unwrap();
+        let salvaged = repair(&path, &to, Options::default(), go_on).unwrap();
         assert!(salvaged.losses.iter().any(|loss| loss.what.contains("a state of a leaf")), "{state:#x}: {:?}", salvaged.losses);
         let mut found = salvaged_content(&to);
         found.retain(|(name, _), _| !name.starts_with(LOST_AND_FOUND));
@@ -296,7 +296,7 @@ fn what_is_between_two_damages_stays_where_it_belongs() {
     for index in ["ever", "isle", "nv"] {
         // The shape of a record is the first of the four words before its key.
         let options = damaged_pool(&path, index, &[300, 900, 1500, 2700].map(|n| (n, -30, 0xff)));
-        let salvaged = repair(&path, &to, options.clone(), |_| ControlFlow::Continue(())).unwrap();
+        let salvaged = repair(&path, &to, options.clone(), go_on).unwrap();
         let losses: Vec<_> = salvaged.losses.iter().take(8).collect();
         assert_eq!(salvaged.namespaces, [("space".to_owned(), COUNT - 4)], "{index}: {losses:?}");
         assert_eq!((salvaged.found, salvaged.passed_over), (0, 0), "{index}: {losses:?}");
@@ -352,7 +352,7 @@ fn whatever_byte_of_the_clock_is_damaged_no_batch_is_undone() {
         let mut damaged = sound.clone();
         damaged[at] ^= 1;
         std::fs::write(&path, &damaged).unwrap();
-        let salvaged = repair(&path, &to, Options::default(), |_| ControlFlow::Continue(())).unwrap();
+        let salvaged = repair(&path, &to, Options::default(), go_on).unwrap();
         assert!(salvaged_content(&to) == expected, "{salvaged:?}");
         std::fs::remove_file(&to).unwrap();
     }
@@ -386,8 +386,7 @@ fn whatever_byte_of_the_header_is_damaged_repair_finds_all() {
             continue;
         }
         std::fs::write(&path, &damaged).unwrap();
-        let salvaged = repair(&path, &to, Options { size_max: 1 << 20, ..Options::default() }, |_| ControlFlow::Continue(()))
-            .unwrap_or_else(|error| panic!("byte {at:#x}: {error}"));
+        let salvaged = repair(&path, &to, Options { size_max: 1 << 20, ..Options::default() }, go_on).unwrap_or_else(|error| panic!("byte {at:#x}: {error}"));
         assert!(std::fs::read(&path).unwrap() == damaged, "the damaged pool was changed");
         assert_eq!(salvaged.losses.is_empty(), fate == Fate::Harmless, "byte {at:#x}: {:?}", salvaged.losses);
         assert!(is_all_there(&salvaged_content(&to), &expected), "byte {at:#x}: {salvaged:?}");
@@ -409,7 +408,7 @@ fn of_a_pool_that_is_cut_off_the_rest_is_found() {
         std::fs::write(&path, &sound[..length]).unwrap();
         let refused = Store::open(&path, options("ever-64")).expect_err("a pool without its end").to_string();
         assert!(refused.contains("is truncated"), "{refused}");
-        let salvaged = repair(&path, &to, Options { size_max: 1 << 20, ..Options::default() }, |_| ControlFlow::Continue(())).unwrap();
+        let salvaged = repair(&path, &to, Options { size_max: 1 << 20, ..Options::default() }, go_on).unwrap();
         assert!(salvaged.losses[0].what.contains(&format!("behind byte {length} is lost")), "{:?}", salvaged.losses);
         let found = salvaged_content(&to);
         assert!(found.iter().all(|((_, key), (value, _))| written.contains(&(key.clone(), value.clone()))));
@@ -444,7 +443,7 @@ fn repair_of_a_forged_header_ends() {
         }
         forged[random.random_range(0..16)] ^= u8::from(random.random_bool(0.5));
         std::fs::write(&path, &forged[..random.random_range(SLAB_SIZE..=forged.len())]).unwrap();
-        repaired += u32::from(repair(&path, &to, Options { size_max: 1 << 20, ..Options::default() }, |_| ControlFlow::Continue(())).is_ok());
+        repaired += u32::from(repair(&path, &to, Options { size_max: 1 << 20, ..Options::default() }, go_on).is_ok());
         let _ = std::fs::remove_file(&to);
     }
     println!("{repaired} of 60 were repaired");
@@ -470,7 +469,7 @@ fn what_a_failure_of_the_machine_may_have_torn_is_a_loss() {
     let lost = |pool: &str, to: &str, what: &str| {
         let refused = Store::open(&place(pool), Options::default()).expect_err("a pool that may be torn");
         assert!(refused.kind() == ErrorKind::Torn && refused.to_string().contains(what), "{refused}");
-        let salvaged = repair(&place(pool), &place(to), Options::default(), |_| ControlFlow::Continue(())).unwrap();
+        let salvaged = repair(&place(pool), &place(to), Options::default(), go_on).unwrap();
         assert!(salvaged.losses.iter().any(|loss| loss.what.contains("acknowledged writes may be lost") && loss.what.contains(what)), "{salvaged:?}");
         salvaged_content(&place(to)).len()
     };
@@ -515,7 +514,7 @@ fn a_pool_that_is_repaired_stays_in_the_domain_msync() {
     let options = |domain| Options { domain, size_max: 64 << 20, ..Options::default() };
     Store::open(&place("pool"), options(Some(Domain::Msync))).unwrap().close().unwrap();
     for (name, asked, domain) in [("kept", None, Domain::Msync), ("asked for", Some(Domain::PageCache), Domain::PageCache)] {
-        repair(&place("pool"), &place(name), options(asked), |_| ControlFlow::Continue(())).unwrap();
+        repair(&place("pool"), &place(name), options(asked), go_on).unwrap();
         assert_eq!(Store::open(&place(name), options(None)).unwrap().pool().info().domain, Some(domain), "{name}");
     }
 }
@@ -532,7 +531,7 @@ fn of_a_record_whose_key_is_damaged_repair_tells() {
             let mut damaged = sound.clone();
             damaged[at] ^= 1;
             std::fs::write(&path, &damaged).unwrap();
-            let salvaged = repair(&path, &to, Options { size_max: 1 << 20, ..Options::default() }, |_| ControlFlow::Continue(())).unwrap();
+            let salvaged = repair(&path, &to, Options { size_max: 1 << 20, ..Options::default() }, go_on).unwrap();
             assert!(!salvaged.losses.is_empty() || salvaged_content(&to) == expected, "{index}: byte {at:#x}");
             told += u64::from(!salvaged.losses.is_empty());
             std::fs::remove_file(&to).unwrap();
@@ -554,7 +553,7 @@ fn what_a_transaction_has_only_set_is_not_found() {
     keys.iter().for_each(|key| transaction.put(&one, key, &[2; 608]).unwrap());
     keys.iter().for_each(|key| break_links_to(&memory, *key, 600));
     std::fs::write(&path, bytes_of(&memory)).unwrap();
-    let salvaged = repair(&path, &to, Options::default(), |_| ControlFlow::Continue(())).unwrap();
+    let salvaged = repair(&path, &to, Options::default(), go_on).unwrap();
     assert!(salvaged.found == keys.len() as u64 && !salvaged.losses.is_empty(), "{salvaged:?}");
     let committed = keys.iter().map(|key| ((LOST_AND_FOUND.into(), key.to_vec()), (vec![1; 600], None)));
     assert!(salvaged_content(&to) == committed.collect());
@@ -580,7 +579,7 @@ fn what_is_found_of_one_key_in_several_namespaces_is_kept() {
             keys.iter().for_each(|key| break_links_to(&memory, *key, *size));
         }
         std::fs::write(&path, bytes_of(&memory)).unwrap();
-        let salvaged = repair(&path, &to, Options::default(), |_| ControlFlow::Continue(())).unwrap();
+        let salvaged = repair(&path, &to, Options::default(), go_on).unwrap();
         let count = keys.len() as u64;
         let names = ["lost+found-2", "lost+found-3"].map(|name| (name.to_owned(), count));
         let (found_in, passed_over) = if end == End::Closed { (&names[..], 0) } else { (&names[..1], count) };
@@ -602,11 +601,16 @@ fn a_pool_that_is_in_use_is_not_repaired() {
     let directory = tempfile::tempdir().unwrap();
     let (path, to) = (directory.path().join("pool"), directory.path().join("salvaged.pool"));
     let store = Store::open(&path, options("ever-64")).unwrap();
-    let refused = repair(&path, &to, Options::default(), |_| ControlFlow::Continue(())).unwrap_err();
+    let refused = repair(&path, &to, Options::default(), go_on).unwrap_err();
     assert!(refused.to_string().contains("is in use by this process"), "{refused}");
     assert!(!to.exists());
     store.close().unwrap();
-    assert_eq!(repair(&path, &to, Options::default(), |_| ControlFlow::Continue(())).unwrap().losses.len(), 0);
+    assert_eq!(repair(&path, &to, Options::default(), go_on).unwrap().losses.len(), 0);
+}
+
+/// Lets a repair come to its end.
+fn go_on(_: u64) -> ControlFlow<()> {
+    ControlFlow::Continue(())
 }
 
 fn salvaged_content(path: &Path) -> Content {
