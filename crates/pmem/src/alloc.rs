@@ -349,7 +349,7 @@ impl<M: Medium> Pool<M> {
         let heap = &self.alloc.heap;
         let _growing = schedule::lock(&heap.growing);
         self.collect();
-        heap.stay();
+        heap.stay_if_many();
         self.empty_cache();
         heap.release_empty();
         let mut from = 0;

@@ -104,6 +104,14 @@ impl Place {
         counters.stores.add((!matches!(self.style, Style::Redis)).into());
     }
 
+    /// Counts the deletion of its key, if that was `found`.
+    fn count_delete(&self, found: bool, counters: &Counters) {
+        counters.changes.add(found.into());
+        if !matches!(self.style, Style::Redis) {
+            counters.delete(found);
+        }
+    }
+
     /// The place of a request of memcached that begins at `frame`. Its value is appended to `made`.
     pub(crate) fn of_item(single: &Single<'_>, input: &[u8], frame: usize, made: &mut Vec<u8>) -> Self {
         let place = |range: &Range<usize>| frame + range.start..frame + range.end;
@@ -286,7 +294,7 @@ impl<'p> Part<'p> {
             Kind::Get => counters.lookup(found),
             Kind::Set { .. } => self.places[number].count_set(counters),
             Kind::Delete => {
-                counters.changes.add(found.into());
+                self.places[number].count_delete(found, counters);
                 if found {
                     self.rewrite(number, &self.places[number].deleted(self.input, true));
                 }
@@ -329,7 +337,7 @@ impl<'p> Part<'p> {
             (key, Act::Put(value)) => set(database.put(key, value), self.reply),
             (key, Act::PutUntil(value, expiry_ms)) => set(database.put_until(key, value, expiry_ms), self.reply),
             (key, Act::Delete) => database.delete(key).map(|found| {
-                counters.changes.add(found.into());
+                place.count_delete(found, counters);
                 self.reply.raw(&place.deleted(input, found));
             }),
         };

@@ -89,6 +89,17 @@ counted! {
     cas_misses,
     /// Those with a unique number that did not match.
     cas_others,
+    /// Deletions, countings up and down, and settings of expiry times of memcached, where the item was there, or was not.
+    delete_hits,
+    delete_misses,
+    incr_hits,
+    incr_misses,
+    decr_hits,
+    decr_misses,
+    touch_hits,
+    touch_misses,
+    /// Clearings by clients of memcached.
+    flushes,
     input_size,
     output_size,
     connections,
@@ -99,6 +110,22 @@ impl Counters {
     /// Notes whether a key that was read was there.
     pub(crate) fn lookup(&self, found: bool) {
         if found { self.hits.add(1) } else { self.misses.add(1) }
+    }
+
+    /// [`Counters::lookup`] for an item that a client of memcached has deleted.
+    pub(crate) fn delete(&self, found: bool) {
+        if found { self.delete_hits.add(1) } else { self.delete_misses.add(1) }
+    }
+
+    /// The same for one whose expiry time it has set.
+    pub(crate) fn touch(&self, found: bool) {
+        if found { self.touch_hits.add(1) } else { self.touch_misses.add(1) }
+    }
+
+    /// The same for one with whose number it has counted.
+    pub(crate) fn count(&self, down: bool, found: bool) {
+        let of_kind = if down { [&self.decr_misses, &self.decr_hits] } else { [&self.incr_misses, &self.incr_hits] };
+        of_kind[usize::from(found)].add(1);
     }
 }
 

@@ -170,7 +170,15 @@ impl Error {
     /// several writes, each on its own, have done those before the one that failed: `put_many`, `act_many`, `delete_many` and `delete_range` of a
     /// [`Namespace`](crate::Namespace), and [`Import::advance`](crate::Import::advance).
     pub fn is_no_space(&self) -> bool {
-        matches!(self, Self::Index(everleaf_index::Error::Pmem(everleaf_pmem::Error::NoSpace { .. })))
+        self.wanted().is_some()
+    }
+
+    /// The number of bytes, those of one block, that a full pool did not have.
+    pub(crate) fn wanted(&self) -> Option<usize> {
+        match self {
+            Self::Index(everleaf_index::Error::Pmem(everleaf_pmem::Error::NoSpace { wanted, .. })) => Some(*wanted),
+            _ => None,
+        }
     }
 }
 

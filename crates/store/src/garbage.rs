@@ -48,17 +48,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) const STEPS_PER_WRITE: usize = 4;
 /// Steps when a namespace is cleared: a few thousand keys. Fewer where tests are to meet what is left.
 pub(crate) const STEPS_PER_CLEAR: usize = if schedule::IS_BUILT_IN { 2 } else { 64 };
-/// Steps, at first, when a pool is full.
-const STEPS_FOR_ROOM: usize = if schedule::IS_BUILT_IN { 2 } else { 1024 };
-/// Sweeps for a write that a full pool refuses: through half a million keys. A write that needs more room than they make is refused, and the next one
-/// continues after them.
-const SWEEPS_FOR_ROOM: usize = 512;
-/// How often such a write is retried after sweeps that have removed something.
-const TRIES_AFTER_SWEEPS: usize = 16;
 /// Records or blocks of an index that a step gives back.
 const BLOCKS_PER_STEP: usize = 64;
 /// Keys that are looked at in a sweep, and steps in a turn of [`Store::keep_house`].
-const STEPS_PER_TURN: usize = 1000;
+pub(crate) const STEPS_PER_TURN: usize = 1000;
 /// Sweeps in such a turn: with ten turns a second, a few percent of a processor while something is due.
 const SWEEPS_PER_TURN: usize = 10;
 /// Newer versions passed on the way to one that is looked at again which count as one step more.
@@ -69,11 +62,11 @@ const REFUSALS_MAX: usize = 16;
 
 /// The result of one turn of collection.
 pub(crate) struct Turn {
-    steps: usize,
+    pub(crate) steps: usize,
     /// Steps that gave something back, or came nearer to it.
     collected: usize,
     /// Those that only came nearer, by listing.
-    listed: usize,
+    pub(crate) listed: usize,
     /// The first damage met. What is damaged leaks.
     outcome: Result<(), Error>,
 }
@@ -438,29 +431,6 @@ impl<M: Listed> Shared<M> {
         }
     }
 
-    /// Retries an operation that a full pool refuses. Garbage makes room, whichever thread gives it back, and a delete that kept versions may no longer need
-    /// to. Each attempt collects twice as much as the one before, starting small so that a small write does not pay for all garbage. When no garbage is left,
-    /// expired keys are swept until nothing is due, in at most [`SWEEPS_FOR_ROOM`] sweeps; of these, [`TRIES_AFTER_SWEEPS`] may find some. The
-    /// caller holds no stripe and is not pinned.
-    pub(crate) fn with_room<T>(self: &Arc<Self>, mut act: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
-        let (mut steps, mut sweeps, mut tries, mut is_more) = (STEPS_FOR_ROOM, SWEEPS_FOR_ROOM, 0, true);
-        loop {
-            match act() {
-                Err(error) if is_more && error.is_no_space() => {
-                    let turn = self.make_room(steps);
-                    if turn.steps >= steps {
-                        // Listing makes no room.
-                        steps = if turn.listed < steps { steps.saturating_mul(2) } else { steps };
-                    } else {
-                        is_more = tries < TRIES_AFTER_SWEEPS && self.sweep_for_room(STEPS_PER_TURN, &mut sweeps);
-                        tries += 1;
-                    }
-                }
-                outcome => return outcome,
-            }
-        }
-    }
-
     /// Gives back garbage in at most this many steps, after waiting for another thread that collects; if it took them all, there may be more. The caller holds
     /// no stripe and is not pinned. What is damaged leaks, and verification reports it: it is no reason to refuse another thread's write.
     pub(crate) fn make_room(&self, steps_max: usize) -> Turn {
@@ -471,7 +441,7 @@ impl<M: Listed> Shared<M> {
         if self.garbage.is_empty() {
             self.snapshots.allow_plain(&self.clock);
         }
-        self.pool.collect();
+        let _ = self.with_any_stripe(|| self.pool.collect());
         turn
     }
 

@@ -71,6 +71,7 @@ mod merge;
 mod namespace;
 mod reads;
 mod recovery;
+mod room;
 mod salvage;
 mod scan;
 mod shrink;

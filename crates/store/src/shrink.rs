@@ -4,7 +4,7 @@
 //! then, namespace by namespace and in steps of a few dozen keys,
 //! 1. each record in such a slab is copied elsewhere, with the same timestamp and the same previous version, and the copy replaces it in the index: *a crash
 //!    finds the one or the other*, as does a reader, even one with a snapshot, and both say the same. The old record is retired. This is done under the key's
-//!    stripe, so no other thread writes the key, and no batch that wrote it is undecided;
+//!    stripe, so no other thread writes the key, and no batch that wrote it is undecided. A few dozen records share their fences;
 //! 2. the index moves its leaves elsewhere ([`OrderedIndex::relocate`](everleaf_index::OrderedIndex::relocate)), under a stripe, so that it is not cleared
 //!    meanwhile; it also moves leaves that lie in blocks which it can do without ([`OrderedIndex::gather`](everleaf_index::OrderedIndex::gather)).
 //!
@@ -15,24 +15,22 @@
 //! their own are not moved.
 
 use crate::namespace::{copy_value, link_word};
-use crate::store::{Shared, Space};
+use crate::store::{Index, Shared, Space, again};
 use crate::version::Age;
 use crate::{Error, Store};
-use everleaf_index::Listed;
 use everleaf_index::record::{Record, Version};
-use everleaf_pmem::{Evacuation, Off, Reserve, Word, schedule, with_reserve};
+use everleaf_index::{Listed, Write};
+use everleaf_pmem::{Evacuation, Flushed, Off, Reserve, Word, schedule, with_reserve};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Entries that are looked at in one step.
-const ENTRIES_AT_ONCE: usize = 256;
+pub(crate) const ENTRIES_AT_ONCE: usize = 256;
 /// Bytes of values moved in one step, about: what the values of that many entries take unless they are large.
 const BYTES_AT_ONCE: usize = 1 << 20;
 /// Leaves that are looked at in one step, with a stripe held.
 const LEAVES_AT_ONCE: usize = 16;
-
-type Keys = Vec<Vec<u8>>;
 
 /// The result of [`Store::compact`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,11 +75,11 @@ impl<M: Listed> Store<M> {
         self.shared.writable()?;
         let mut shrunk = Shrunk { size_before: pool.length(), ..Shrunk::default() };
         self.shared.collect(usize::MAX)?;
-        let are_leaving = pool.evacuate(evacuation) > 0;
+        let are_leaving = self.shared.with_any_stripe(|| pool.evacuate(evacuation))? > 0;
         let outcome = self.shared.evacuate(are_leaving, &mut shrunk, &mut watch);
         // A writer is not pinned, and may still be on its way to a leaf that has moved: the old place must not be given back under it.
         self.shared.stripes.await_all();
-        pool.settle();
+        self.shared.with_any_stripe(|| pool.settle())?;
         shrunk.is_complete = match outcome {
             Ok(()) => true,
             Err(Early::Stopped) => false,
@@ -126,19 +124,11 @@ impl<M: Listed> Shared<M> {
         let mut after = are_leaving.then_some(None);
         while let Some(from) = after {
             let (leaving, last) = self.find_leaving(space, from.as_deref())?;
-            let mut bytes = 0;
-            for key in leaving {
-                if bytes >= BYTES_AT_ONCE {
-                    go_on(shrunk)?;
-                    bytes = 0;
-                }
-                // Each move gives back as much as it takes.
-                if let Some(moved) = with_reserve(Reserve::Half, || self.relocate_record(space, &key))? {
-                    shrunk.records += 1;
-                    bytes += moved;
-                }
+            let mut rest = &leaving[..];
+            while !rest.is_empty() {
+                rest = self.relocate_records(space, rest, &mut shrunk.records)?;
+                go_on(shrunk)?;
             }
-            go_on(shrunk)?;
             after = last.map(Some);
         }
         let mut from = (are_leaving || has_spare).then(Vec::new);
@@ -159,7 +149,7 @@ impl<M: Listed> Shared<M> {
     }
 
     /// Those of the next keys after `after` whose records are to leave; and the last key that was looked at, unless there are no more.
-    fn find_leaving(&self, space: &Space, after: Option<&[u8]>) -> Result<(Keys, Option<Vec<u8>>), Error> {
+    fn find_leaving(&self, space: &Space, after: Option<&[u8]>) -> Result<(Vec<Vec<u8>>, Option<Vec<u8>>), Error> {
         let _pinned = self.pool.pin();
         let mut leaving = Vec::new();
         let index = space.index.load();
@@ -172,12 +162,63 @@ impl<M: Listed> Shared<M> {
         Ok((leaving, last))
     }
 
-    /// Copies the record of `key` elsewhere if it is to leave; returns the size of its value in bytes.
-    fn relocate_record(&self, space: &Space, key: &[u8]) -> Result<Option<usize>, Error> {
-        let pool = &*self.pool;
-        let _stripe = self.stripes.lock(space.number, key);
+    /// Copies those of the records of `keys` elsewhere that are to leave, until the copies take [`BYTES_AT_ONCE`], and adds their number to `moved`; returns
+    /// the keys that are left. The copies become durable together, and so do their links.
+    pub(crate) fn relocate_records<'k>(&self, space: &Space, keys: &'k [Vec<u8>], moved: &mut u64) -> Result<&'k [Vec<u8>], Error> {
+        let _stripes = self.stripes.lock_group(keys.iter().map(|key| (space.number, key.as_slice(), true)));
         self.writable()?;
-        let Some(index) = space.index.load_full() else { return Ok(None) };
+        let Some(index) = space.index.load_full() else { return Ok(&[]) };
+        let pool = &*self.pool;
+        // Each move gives back as much as it takes.
+        with_reserve(Reserve::Half, || {
+            let (mut copied, mut copies, mut value, mut bytes, mut outcome) = (Vec::new(), Vec::new(), Vec::new(), 0, Ok(()));
+            let mut rest = keys.iter();
+            while bytes < BYTES_AT_ONCE
+                && let Some(key) = rest.next()
+            {
+                match self.copy_if_leaving(&index, key, &mut value) {
+                    Ok(Some(copy)) => {
+                        copied.push(key);
+                        copies.push(copy);
+                    }
+                    Ok(None) => {}
+                    // Those before it are linked all the same.
+                    Err(error) => {
+                        outcome = Err(error);
+                        break;
+                    }
+                }
+                bytes += value.len();
+            }
+            if copies.is_empty() {
+                return outcome.map(|()| rest.as_slice());
+            }
+            let links: Vec<_> = pool.fence_all(copies).into_iter().map(|copy| link_word(copy.release())).collect();
+            let writes: Vec<_> = copied.iter().zip(&links).map(|(key, link)| (key.as_slice(), Write::Update(*link))).collect();
+            let mut replaced = Vec::with_capacity(writes.len());
+            let linked = again(pool, || index.tree.apply(&writes[replaced.len()..], &mut replaced));
+            self.writable()?;
+            let guard = pool.pin();
+            for (number, copy) in links.iter().enumerate() {
+                match replaced.get(number) {
+                    Some(Some(old)) => {
+                        *moved += 1;
+                        self.retire(old.get(), &guard)?;
+                    }
+                    // The index no longer has the key, or has no room: then it does not have the copy either. If it is damaged, it may.
+                    Some(None) => self.retire(copy.get(), &guard)?,
+                    None if linked.as_ref().is_err_and(Error::is_no_space) => self.retire(copy.get(), &guard)?,
+                    None => {}
+                }
+            }
+            linked.and(outcome).map(|()| rest.as_slice())
+        })
+    }
+
+    /// A copy of the record of `key`, flushed, if that is to leave; `value` is for the bytes of its value.
+    fn copy_if_leaving(&self, index: &Index, key: &[u8], value: &mut Vec<u8>) -> Result<Option<Flushed<'_, [Word], M>>, Error> {
+        let pool = &*self.pool;
+        value.clear();
         let Some(link) = index.tree.get(key)? else { return Ok(None) };
         if !pool.is_leaving(Off::<Word>::from_link(link.get())?) {
             return Ok(None);
@@ -187,27 +228,10 @@ impl<M: Listed> Shared<M> {
         if record.is_tombstone() || self.age(&record)? == Age::Open {
             return Ok(None);
         }
-        let mut value = Vec::new();
-        copy_value(&record, key, &mut value)?;
+        copy_value(&record, key, value)?;
         let commit = record.commit().load(Ordering::Acquire);
         let version = Version { is_tombstone: false, commit, previous: record.previous().get(), expiry_ms: record.expiry_ms() };
-        let copy = link_word(pool.seal(Record::write(pool, key, &value, version)?).release());
-        let replaced = index.tree.update(key, copy);
-        let guard = pool.pin();
-        match replaced {
-            Ok(Some(old)) => self.retire(old.get(), &guard)?,
-            // The index has no room, or no longer has the key: then it does not have the copy either.
-            Ok(None) => self.retire(copy.get(), &guard)?,
-            Err(error) => {
-                let error = Error::from(error);
-                if error.is_no_space() {
-                    self.retire(copy.get(), &guard)?;
-                }
-                return Err(error);
-            }
-        }
-        self.writable()?;
-        Ok(Some(value.len()))
+        Ok(Some(Record::write(pool, key, value, version)?.flush()))
     }
 
     /// Moves leaves, from that of `low` on; returns where to continue, unless that was the last.

@@ -7,6 +7,7 @@ use crate::error::check_namespace_name;
 use crate::garbage::{Garbage, STEPS_PER_CLEAR};
 use crate::house::Housekeeper;
 use crate::recovery::{self, Found};
+use crate::room::Gaps;
 use crate::slots::Slots;
 use crate::snapshot::Snapshots;
 use crate::stripes::Stripes;
@@ -144,6 +145,7 @@ pub(crate) struct Shared<M: Medium> {
     pub(crate) loading: Mutex<()>,
     /// Held while the store is compacted or verified: after `loading`, before all other locks.
     pub(crate) compacting: Mutex<()>,
+    pub(crate) gaps: Gaps,
     /// Held while an index is created: after the stripes, if any.
     creating: Mutex<()>,
     index_name: String,
@@ -330,6 +332,7 @@ impl<M: Listed> Store<M> {
             spaces: RwLock::default(),
             loading: Mutex::new(()),
             compacting: Mutex::new(()),
+            gaps: Gaps::default(),
             creating: Mutex::new(()),
             index_name: options.index.clone(),
             next_space: AtomicU32::new(0),
@@ -620,6 +623,14 @@ impl<M: Listed> Shared<M> {
             return Err(Error::Halted { reason: reason.clone() });
         }
         Ok(self.pool.writable()?)
+    }
+
+    /// Runs what changes free space without writing to any key, unless the store takes no writes. The store is not closed, verified or cleared meanwhile. The
+    /// caller holds no stripe.
+    pub(crate) fn with_any_stripe<T>(&self, act: impl FnOnce() -> T) -> Result<T, Error> {
+        let _stripe = self.stripes.lock(0, &[]);
+        self.writable()?;
+        Ok(act())
     }
 
     /// Refuses writes from now on.

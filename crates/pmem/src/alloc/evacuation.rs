@@ -10,10 +10,14 @@
 //! slab means nothing, even to a recovery, so a crash at any point of this is harmless.
 
 use super::heap::Block;
-use crate::{Error, Medium, Off, Pool, schedule};
+use crate::{Error, Medium, Off, Pool, Word, schedule};
 
 /// Bytes that are given back at once: threads that need free slabs wait meanwhile.
 const PUNCHED_AT_ONCE: usize = 16 << 20;
+/// A few slabs are this many, in small pools one of so many, in large ones one of so many.
+const FEW: u32 = 16;
+const FEW_SHARE_SMALL: u32 = 64;
+const FEW_SHARE: u32 = 4096;
 /// A pool keeps the header and one slab.
 const SLABS_LEAST: u32 = 2;
 
@@ -33,6 +37,25 @@ impl<M: Medium> Pool<M> {
         self.empty_cache();
         self.alloc.heap.release_empty();
         self.alloc.heap.evacuate(what == Evacuation::All)
+    }
+
+    /// Begins an evacuation of a few slabs that are not needed for the blocks in use, in pieces of `wanted` bytes, rounded up to slabs: those with
+    /// the least in use. Returns for each piece the blocks in use there; some may be in the caches of threads. Unlike other evacuations it does not end when
+    /// the pool becomes full, since it withholds little.
+    pub fn evacuate_few(&self, wanted: usize) -> Vec<Vec<Off<Word>>> {
+        self.settle();
+        let heap = &self.alloc.heap;
+        // So that nobody who finds the pool full meanwhile ends this before it says that it withholds little.
+        let _growing = schedule::lock(&heap.growing);
+        let all = heap.slab_count();
+        let few = (all / FEW_SHARE_SMALL).clamp(1, FEW).max(all / FEW_SHARE);
+        let leaving = heap.evacuate_few(heap.slabs_in(wanted.saturating_add(heap.slab_size() - 1)).max(1), few);
+        leaving.into_iter().map(|blocks| blocks.into_iter().map(Off::new).collect()).collect()
+    }
+
+    /// Says that this block is immovable: [`Pool::evacuate_few`] does not choose its slab again before another block there is freed.
+    pub fn keep(&self, block: Off<Word>) {
+        self.alloc.heap.keep(block.bytes());
     }
 
     /// Whether an evacuation wants this block replaced.

@@ -7,7 +7,7 @@
 //!
 //! *Evacuation* makes free slabs out of scattered free blocks. In each class, as many slabs stay as the blocks in use would fill, the lowest ones. The others
 //! *leave*: none of their blocks is handed out, a block that is freed waits for the rest of its slab, and owners replace the blocks in use. Slabs that have not
-//! left when the evacuation ends stay.
+//! left when the evacuation ends stay. An evacuation of *a few* slabs lets only some of the others leave: those that cost least to move.
 
 use super::cache::{Batch, Cache};
 use super::class::{Class, Classes, FIRST};
@@ -15,9 +15,14 @@ use super::runs::{Runs, Taken};
 use super::table::{Table, Use};
 use crate::{Error, local};
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Pieces that are looked at for each one that is to leave.
+const PIECES_PER_CHOSEN: u32 = 64;
+/// The cost of a slab that cannot be emptied.
+const IMMOVABLE: u32 = u32::MAX;
 
 /// See the module documentation.
 pub(super) struct Heap {
@@ -34,6 +39,8 @@ pub(super) struct Heap {
     is_holey: bool,
     /// Number of evacuations. A cache from before the latest one is emptied before it hands out a block.
     evacuations: AtomicU64,
+    /// Whether the latest one was of a few slabs.
+    is_of_few: AtomicBool,
     /// Held while the pool grows, so that threads which run out of space together grow it once.
     pub(super) growing: Mutex<()>,
     /// The caches of all threads.
@@ -66,6 +73,8 @@ struct Slab {
     free: Box<[u64]>,
     /// Whether an evacuation wants it empty, so that its blocks are not handed out.
     leaves: bool,
+    /// Whether one of its blocks was found to be immovable, and none was freed since.
+    is_stuck: bool,
 }
 
 /// What lies at an offset, as far as the table of slabs says.
@@ -98,6 +107,7 @@ impl Heap {
             bare: Mutex::new(Runs::new()),
             is_holey,
             evacuations: AtomicU64::new(0),
+            is_of_few: AtomicBool::new(false),
             growing: Mutex::new(()),
             caches: Mutex::default(),
             recovering: AtomicBool::new(recovering),
@@ -289,20 +299,113 @@ impl Heap {
         let mut leaving = 0;
         for bin in &self.bins {
             let mut bin = bin.lock();
+            bin.slabs.iter_mut().for_each(|slab| slab.is_stuck = false);
             let stay = if all { 0 } else { bin.needed() };
             for place in bin.in_order().into_iter().skip(stay) {
                 bin.leave(&self.uses, place);
                 leaving += bin.shape.slabs as usize;
             }
         }
+        self.is_of_few.store(false, Ordering::Relaxed);
         self.evacuations.fetch_add(1, Ordering::Release);
         leaving
     }
 
+    /// Lets slabs leave that are not needed for the blocks in use: `few` or more, in pieces of `wanted` neighbouring slabs, those with the least in use.
+    /// Returns what is in use in each piece: when all of it has been moved, the piece is free. The caller holds the lock for growing.
+    pub(super) fn evacuate_few(&self, wanted: u32, few: u32) -> Vec<Vec<u64>> {
+        let few = few.max(wanted);
+        let mut spare: Vec<usize> = self.bins.iter().map(|bin| bin.lock().spare()).collect();
+        let (mut leaving, mut chosen) = (0, Vec::new());
+        for from in self.pieces(wanted, (few * PIECES_PER_CHOSEN / wanted) as usize, &spare) {
+            if leaving >= few {
+                break;
+            }
+            let groups: BTreeSet<_> = (from..from + wanted).filter_map(|slab| self.uses.group(slab)).collect();
+            let mut left = spare.clone();
+            // Pieces may overlap.
+            let is_spare = |(class, _, leaves): &(u8, u32, bool)| {
+                let left = &mut left[*class as usize];
+                !leaves && left.checked_sub(1).map(|less| *left = less).is_some()
+            };
+            if !groups.iter().all(is_spare) {
+                continue;
+            }
+            spare = left;
+            let mut piece = Vec::new();
+            for (class, place, _) in groups {
+                let mut bin = self.bins[class as usize].lock();
+                let Slab { number, .. } = bin.slabs[place as usize];
+                // It may have become free meanwhile.
+                if number != 0 {
+                    piece.extend(bin.in_use(place).map(|index| self.offset(number) + bin.shape.within(index) as u64));
+                    bin.leave(&self.uses, place);
+                    leaving += bin.shape.slabs;
+                }
+            }
+            chosen.push(piece);
+        }
+        if leaving > 0 {
+            self.is_of_few.store(true, Ordering::Relaxed);
+            self.evacuations.fetch_add(1, Ordering::Release);
+        }
+        chosen
+    }
+
+    /// The first slabs of up to `most` pieces of `count` neighbouring slabs that may become free, and are not, in ascending order of the bytes in use in them.
+    /// `spare` says for each class how many slabs or spans may leave.
+    fn pieces(&self, count: u32, most: usize, spare: &[usize]) -> Vec<u32> {
+        if spare.iter().all(|spare| *spare == 0) {
+            return Vec::new();
+        }
+        let mut costs = vec![IMMOVABLE; self.slab_count() as usize];
+        let mut enter = |slab: u32, count: u32, cost: u32| costs[slab as usize..][..count as usize].fill(cost);
+        for runs in [&self.bare, &self.runs] {
+            runs.lock().iter().for_each(|(start, count)| enter(start, count, 0));
+        }
+        for bin in self.bins.iter().zip(spare).filter_map(|(bin, spare)| (*spare > 0).then(|| bin.lock())) {
+            bin.movable().for_each(|slab| enter(slab.number, bin.shape.slabs, bin.cost(slab)));
+        }
+        let (mut cost, mut immovable, mut cheapest) = (0u64, 0u32, BinaryHeap::new());
+        for slab in 0..costs.len() {
+            match costs[slab] {
+                IMMOVABLE => immovable += 1,
+                of_slab => cost += u64::from(of_slab),
+            }
+            let Some(from) = (slab + 1).checked_sub(count as usize) else { continue };
+            if cost > 0 && immovable == 0 {
+                cheapest.push((cost, from as u32));
+                if cheapest.len() > most {
+                    cheapest.pop();
+                }
+            }
+            match costs[from] {
+                IMMOVABLE => immovable -= 1,
+                of_slab => cost -= u64::from(of_slab),
+            }
+        }
+        cheapest.into_sorted_vec().into_iter().map(|(_, from)| from).collect()
+    }
+
+    /// Notes that a block is immovable, so that its slab is not chosen again before another block there is freed.
+    pub(super) fn keep(&self, block: u64) {
+        if let Some((class, place, _)) = self.split(block).and_then(|(slab, _)| self.uses.group(slab)) {
+            self.bins[class as usize].lock().slabs[place as usize].is_stuck = true;
+        }
+    }
+
     /// Ends an evacuation: slabs that have not left stay.
     pub(super) fn stay(&self) {
+        self.is_of_few.store(false, Ordering::Relaxed);
         for bin in &self.bins {
             bin.lock().stay(&self.uses);
+        }
+    }
+
+    /// Ends an evacuation, for the sake of the free blocks in slabs that leave, unless those are few.
+    pub(super) fn stay_if_many(&self) {
+        if !self.is_of_few.load(Ordering::Relaxed) {
+            self.stay();
         }
     }
 
@@ -368,6 +471,7 @@ impl Heap {
             }
             slab.free[word] |= bit;
             slab.free_count += 1;
+            slab.is_stuck = false;
             let (leaves, is_empty) = (slab.leaves, slab.free_count == shape.count);
             if slab.free_count == 1 && !leaves {
                 bin.mark_partial(place);
@@ -520,7 +624,7 @@ impl Bin {
 
     fn add(&mut self, uses: &Table, number: u32, free: Box<[u64]>) {
         let free_count = free.iter().map(|bits| bits.count_ones()).sum();
-        let slab = Slab { number, free_count, partial_place: 0, free, leaves: false };
+        let slab = Slab { number, free_count, partial_place: 0, free, leaves: false, is_stuck: false };
         let place = match self.vacant.pop() {
             Some(place) => {
                 self.slabs[place as usize] = slab;
@@ -589,6 +693,27 @@ impl Bin {
                 self.unmark_partial(place);
             }
         }
+    }
+
+    /// Number of slabs or spans that the blocks in use can do without, and that may be emptied.
+    fn spare(&self) -> usize {
+        let in_use = self.slabs.len() - self.vacant.len();
+        in_use.saturating_sub(self.needed()).min(self.movable().count())
+    }
+
+    fn movable(&self) -> impl Iterator<Item = &Slab> {
+        self.slabs.iter().filter(|slab| slab.number != 0 && !slab.is_stuck)
+    }
+
+    /// Number of bytes in use in each slab of a group.
+    fn cost(&self, slab: &Slab) -> u32 {
+        ((self.shape.count - slab.free_count) * self.shape.size).div_ceil(self.shape.slabs)
+    }
+
+    /// The numbers of the blocks of a slab that are in use, or in a thread's cache.
+    fn in_use(&self, place: u32) -> impl Iterator<Item = usize> {
+        let slab = &self.slabs[place as usize];
+        (0..self.shape.count as usize).filter(|index| slab.free[index / 64] & 1 << (index % 64) == 0)
     }
 
     /// Lets every slab stay.

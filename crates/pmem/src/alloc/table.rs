@@ -68,6 +68,14 @@ impl Table {
         self.0[chunk].get().map_or(Use::None, |chunk| Use::unpack(chunk[place].load(Ordering::Acquire)))
     }
 
+    /// The class of the blocks in `slab`, the place of the slab or its span in the list of that class, and whether it leaves.
+    pub(super) fn group(&self, slab: u32) -> Option<(u8, u32, bool)> {
+        match self.get(slab) {
+            Use::Blocks { class, place, leaves } => Some((class, place, leaves)),
+            _ => None,
+        }
+    }
+
     /// Sets what `slab` is used for.
     pub(super) fn set(&self, slab: u32, used: Use) {
         self.word(slab).store(used.pack(), Ordering::Release);

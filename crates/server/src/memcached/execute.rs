@@ -14,6 +14,7 @@ use crate::reply::Reply;
 use crate::shared::{Counters, Shared};
 use everleaf::{Change, Entry, Error, VALUE_SIZE_MAX};
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 /// Largest number of keys whose expiry time a slice sets: each is a write of its own.
 const SLICE_TOUCHED_COUNT: usize = 16;
@@ -43,13 +44,14 @@ pub(crate) fn execute(asked: &mut Asked<'_>, request: &Request, quiet: bool) {
 }
 
 /// Sets the expiry time of an item, and passes it to `show` as it was; returns whether it is there.
-pub(super) fn touched(items: Database<'_>, key: &[u8], expiry_ms: Option<u64>, mut show: impl FnMut(&Entry)) -> Result<bool, Error> {
+pub(super) fn touched(items: Database<'_>, counters: &Counters, key: &[u8], expiry_ms: Option<u64>, mut show: impl FnMut(&Entry)) -> Result<bool, Error> {
     let mut found = false;
     items.modify_entry(key, |entry| {
         found = entry.is_some();
         entry.into_iter().for_each(&mut show);
         if found { Change::Expire(expiry_ms) } else { Change::Keep }
     })?;
+    counters.touch(found);
     Ok(found)
 }
 
@@ -149,6 +151,7 @@ impl<'a> Asked<'a> {
             }
             Request::Delete { key } => {
                 let is_deleted = self.items().delete(self.bytes(key))?;
+                self.counters.delete(is_deleted);
                 self.say(if is_deleted { "DELETED" } else { "NOT_FOUND" });
             }
             Request::Count { key, delta, down } => {
@@ -160,11 +163,12 @@ impl<'a> Asked<'a> {
                 }
             }
             Request::Touch { key, exptime } => {
-                let found = touched(self.items(), self.bytes(key), expiry_ms(*exptime), |_| ())?;
+                let found = touched(self.items(), self.counters, self.bytes(key), expiry_ms(*exptime), |_| ())?;
                 self.say(if found { "TOUCHED" } else { "NOT_FOUND" });
             }
             Request::FlushAll => {
                 self.items().clear()?;
+                self.counters.flushes.add(1);
                 self.say("OK");
             }
             Request::Stats { what } => self.stats(self.bytes(what)),
@@ -288,6 +292,11 @@ impl<'a> Asked<'a> {
                 }
             }
         })?;
+        match counted.0 {
+            Outcome::Done => self.counters.count(down, true),
+            Outcome::NotFound => self.counters.count(down, false),
+            _ => {}
+        }
         Ok(counted)
     }
 
@@ -312,11 +321,22 @@ impl<'a> Asked<'a> {
                 stat("pointer_size", usize::BITS.into()),
                 stat("curr_connections", server.clients.count() as u64),
                 stat("total_connections", totals.connections),
+                stat("max_connections", server.connection_count_max.load(Ordering::Relaxed) as u64),
                 stat("rejected_connections", totals.rejected),
                 stat("cmd_get", totals.hits + totals.misses),
                 stat("get_hits", totals.hits),
                 stat("get_misses", totals.misses),
                 stat("cmd_set", totals.stores),
+                stat("cmd_flush", totals.flushes),
+                stat("cmd_touch", totals.touch_hits + totals.touch_misses),
+                stat("delete_hits", totals.delete_hits),
+                stat("delete_misses", totals.delete_misses),
+                stat("incr_hits", totals.incr_hits),
+                stat("incr_misses", totals.incr_misses),
+                stat("decr_hits", totals.decr_hits),
+                stat("decr_misses", totals.decr_misses),
+                stat("touch_hits", totals.touch_hits),
+                stat("touch_misses", totals.touch_misses),
                 stat("cas_hits", totals.cas_hits),
                 stat("cas_misses", totals.cas_misses),
                 stat("cas_badval", totals.cas_others),
@@ -377,7 +397,7 @@ impl Show {
                         break;
                     }
                     let mut value = Vec::new();
-                    let is_found = touched(items, key, expiry_ms, |old| value = old.value.to_vec())?;
+                    let is_found = touched(items, counters, key, expiry_ms, |old| value = old.value.to_vec())?;
                     let append = |out: &mut Vec<u8>| {
                         out.extend_from_slice(&value);
                         Ok::<_, Error>(is_found.then_some(value.len()))

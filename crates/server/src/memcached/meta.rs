@@ -314,7 +314,7 @@ impl Asked<'_> {
                 let is_told_first = flags.all().find(|(letter, _)| matches!(letter, b't' | b'T')).is_some_and(|(letter, _)| letter == b't');
                 let mut shown = None;
                 let show = |old: &Entry| shown = Some(Shown { value: old.value.clone(), expiry_ms: if is_told_first { old.expiry_ms } else { expiry_ms } });
-                touched(self.items(), key, expiry_ms, show)?;
+                touched(self.items(), self.counters, key, expiry_ms, show)?;
                 shown
             }
         };
@@ -349,6 +349,11 @@ impl Asked<'_> {
             };
             if outcome == Outcome::Done { Change::Delete } else { Change::Keep }
         })?;
+        match outcome {
+            Outcome::Done => self.counters.delete(true),
+            Outcome::NotFound => self.counters.delete(false),
+            _ => {}
+        }
         Ok(outcome)
     }
 

@@ -219,11 +219,41 @@ fn redis_is_served_beside_it() {
     says(&mut memcached, "cas k 0 0 1 1/x/cas none 0 0 1 1/x/delete noreply/touch noreply", "EXISTS/NOT_FOUND/NOT_FOUND/ERROR");
     memcached.send(b"stats\r\n");
     let stats = memcached.read_until(b"END\r\n");
-    let counts = ["STAT cmd_set 3", "STAT cas_hits 0", "STAT cas_misses 1", "STAT cas_badval 1"];
+    let counts = ["STAT cmd_set 3", "STAT cas_hits 0", "STAT cas_misses 1", "STAT cas_badval 1", "STAT delete_hits 0", "STAT delete_misses 1"];
     for line in ["STAT curr_items 1", "STAT curr_connections 2", "STAT threads 2", "STAT evictions 0"].into_iter().chain(counts) {
         assert!(stats.lines().any(|other| other == line), "{line} in {stats}");
     }
     says(&mut memcached, "stats reset/quit", "RESET");
+}
+
+/// Alone and in a pipeline, by classic and by meta commands.
+#[test]
+fn what_is_done_is_counted() {
+    let server = server();
+    let mut client = server.memcached_client();
+    says(&mut client, "set n 0 0 1/5/incr n 1/incr none 1/decr n 1/decr none 1/decr none 1", "STORED/6/NOT_FOUND/5/NOT_FOUND/NOT_FOUND");
+    says(&mut client, "ma n/ma none/ma none MD/mg n v T0/mg none v T0", "HD/NF/NF/VA 1/6/EN");
+    says(&mut client, "touch n 0/touch none 0/gat 0 n none", "TOUCHED/NOT_FOUND/VALUE n 0 1/6/END");
+    says(&mut client, "delete none", "NOT_FOUND");
+    says(&mut client, "delete n/delete n/md n/set n 0 0 1/5/md n/flush_all", "DELETED/NOT_FOUND/NF/STORED/HD/OK");
+    client.send(b"stats\r\n");
+    let stats = client.read_until(b"END\r\n");
+    let counts = [
+        "incr_hits 2",
+        "incr_misses 2",
+        "decr_hits 1",
+        "decr_misses 3",
+        "touch_hits 3",
+        "touch_misses 3",
+        "cmd_touch 6",
+        "delete_hits 2",
+        "delete_misses 3",
+        "cmd_flush 1",
+        "cmd_set 2",
+    ];
+    for count in counts {
+        assert!(stats.lines().any(|line| line.strip_prefix("STAT ") == Some(count)), "{count} in {stats}");
+    }
 }
 
 /// Many threads add to the same numbers by `cas` and by `incr`, and no addition is lost.

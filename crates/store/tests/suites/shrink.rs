@@ -5,7 +5,7 @@ use everleaf::{Batch, Direction, Evacuation, Isolation, Namespace, Options, Shru
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const INDEXES: [&str; 16] =
     ["isle", "ever", "nv", "fp", "lb", "wb", "isle-packed", "fast-fair", "circ", "lcb", "cdds", "pf", "p-art", "roart", "bztree", "skip"];
@@ -211,6 +211,88 @@ fn whatever_is_moved_is_the_same() {
     }
 }
 
+/// New keys have room between old ones, also if their values are of another size: leaves, and records of another class, take slabs that the full pool empties
+/// for them.
+#[test]
+fn a_pool_that_is_full_of_gaps_takes_new_keys() {
+    for index in INDEXES {
+        for (before, after) in [(1000, 1000), (1000, 300), (100, 100)] {
+            let (store, space) = fixture::store(Options { index: index.into(), size_max: 32 << 20, ..Options::default() });
+            let fill = |from: u64, size: usize| (from..).find(|n| space.put(&key(*n), &vec![*n as u8; size]).is_err_and(|error| error.is_no_space())).unwrap();
+            let full = fill(0, before);
+            (0..full).filter(|n| n % 2 == 1).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
+            let more = fill(full, after) - full;
+            println!("{index}: {full} values of {before} bytes, half of them deleted, then {more} of {after}");
+            assert!(more as usize * after > full as usize / 2 * before / 2, "{index}: {more} of {after} bytes for {full} of {before}");
+            check(&store);
+            let is_there = |n: u64, size: usize| space.get(&key(n)).unwrap().is_some_and(|value| value == vec![n as u8; size]);
+            assert!((0..full).step_by(2).all(|n| is_there(n, before)) && (full..full + more).all(|n| is_there(n, after)), "{index}");
+        }
+    }
+}
+
+/// Several threads meet the full pool at once, while one reads, another overwrites and a third one compacts.
+#[test]
+fn many_threads_fill_gaps() {
+    const WRITERS: u64 = 3;
+    let (store, space) = fixture::store(Options { size_max: 32 << 20, ..Options::default() });
+    let put = |n: u64| space.put(&key(n), &[n as u8; 1000]);
+    let is_there = |n: u64| space.get(&key(n)).unwrap().is_some_and(|value| value == [n as u8; 1000]);
+    let full = (0..).find(|n| put(*n).is_err_and(|error| error.is_no_space())).unwrap();
+    (0..full).filter(|n| n % 2 == 1).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
+    let writing = AtomicU64::new(WRITERS);
+    let is_over = || writing.load(Ordering::Relaxed) == 0;
+    let more: u64 = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|thread| {
+                let (put, writing) = (&put, &writing);
+                scope.spawn(move || {
+                    let more = (0..).find(|n| put(full + n * WRITERS + thread).is_err_and(|error| error.is_no_space())).unwrap();
+                    writing.fetch_sub(1, Ordering::Relaxed);
+                    more
+                })
+            })
+            .collect();
+        scope.spawn(|| (0..full).step_by(2).cycle().take_while(|_| !is_over()).for_each(|n| assert!(is_there(n), "{n}")));
+        scope.spawn(|| {
+            (0..full).step_by(20).cycle().take_while(|_| !is_over()).for_each(|n| put(n).unwrap_or_else(|error| assert!(error.is_no_space(), "{error}")))
+        });
+        scope.spawn(|| {
+            while !is_over() {
+                store.compact(Evacuation::Sparse, go_on).unwrap();
+            }
+        });
+        let counts: Vec<u64> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+        assert!((0..WRITERS).all(|thread| (0..counts[thread as usize]).all(|n| is_there(full + n * WRITERS + thread))));
+        counts.iter().sum()
+    });
+    println!("{full} values, then {more}");
+    check(&store);
+    // What meets a compaction is refused.
+    let last = (u64::MAX / 2..).find(|n| put(*n).is_err()).unwrap() - u64::MAX / 2;
+    assert!(more + last > full / 2 * 9 / 10, "{full} values, then {more} and {last}");
+    assert!((0..full).step_by(2).all(is_there));
+    check(&store);
+}
+
+/// What a snapshot sees is not moved, so it makes no room; when the snapshot has ended, there is room.
+#[test]
+fn gaps_are_not_filled_from_what_snapshots_see() {
+    let (store, space) = fixture::store(Options { size_max: 16 << 20, ..Options::default() });
+    let fill = |from: u64, size: usize| (from..).find(|n| space.put(&key(*n), &vec![*n as u8; size]).is_err_and(|error| error.is_no_space())).unwrap();
+    let full = fill(0, 1000);
+    let snapshot = store.snapshot().unwrap();
+    let held = as_of(&snapshot, &space);
+    let deleted = (0..full).step_by(2).take_while(|n| space.delete(&key(*n)).is_ok()).count() as u64;
+    let none = fill(full, 300) - full;
+    assert!(deleted > full / 10 && none < full / 50, "{full}, {deleted} deleted, {none} more");
+    assert!(as_of(&snapshot, &space) == held);
+    drop(snapshot);
+    let more = fill(full + none, 300) - full - none;
+    assert!(more > deleted * 2, "{full}, {deleted} deleted, {none} more, then {more}");
+    check(&store);
+}
+
 /// Large values have room where small ones were.
 #[test]
 fn a_pool_that_is_full_of_gaps_takes_what_is_large() {
@@ -224,9 +306,9 @@ fn a_pool_that_is_full_of_gaps_takes_what_is_large() {
     let fit = |from: u64| (from..).find(|n| space.put(&key(1 << 40 | *n), &large).is_err_and(|error| error.is_no_space())).unwrap();
     let before = fit(0);
     let shrunk = store.compact(Evacuation::Sparse, go_on).unwrap();
-    assert!(shrunk.records > full / 8, "{shrunk:?}");
     let after = fit(before);
-    assert!(after >= before + 6, "{before}, then {after} MiB");
+    println!("{full}: {before} MiB, then {after}; {shrunk:?}");
+    assert!(before >= 4 && after >= 6, "{before}, then {after} MiB");
     check(&store);
     assert!((0..full).step_by(4).all(|n| space.get(&key(n)).unwrap().as_deref() == Some(&value(n)[..])));
 }
