@@ -363,7 +363,8 @@ impl Heap {
         for runs in [&self.bare, &self.runs] {
             runs.lock().iter().for_each(|(start, count)| enter(start, count, 0));
         }
-        for bin in self.bins.iter().zip(spare).filter_map(|(bin, spare)| (*spare > 0).then(|| bin.lock())) {
+        for (bin, _) in self.bins.iter().zip(spare).filter(|(_, spare)| **spare > 0) {
+            let bin = bin.lock();
             bin.movable().for_each(|slab| enter(slab.number, bin.shape.slabs, bin.cost(slab)));
         }
         let (mut cost, mut immovable, mut cheapest) = (0u64, 0u32, BinaryHeap::new());

@@ -55,6 +55,8 @@ pub(crate) static TABLE: &[Spec] = &[
     string("decr", 2, WRITE_NEW.and(FAST), Keys::FIRST, "1.0.0", "Subtracts one from the number in a key, from 0 if there is none.", numbers::decr),
     string("decrby", 3, WRITE_NEW.and(FAST), Keys::FIRST, "1.0.0", "Subtracts from the number in a key, from 0 if there is none.", numbers::decrby),
     generic("del", -2, WRITE, Keys::ALL, "1.0.0", "Removes keys.", many::del),
+    string("delex", -2, WRITE.and(FAST), Keys::FIRST, "8.4.0", "Removes a key; with IFEQ or IFNE, if it has a value, or another one.", strings::delex),
+    string("delifeq", 3, WRITE.and(FAST), Keys::FIRST, "Valkey 9.0.0", "Removes a key if it has a value.", strings::delifeq),
     plain(Transactions, "discard", 1, AT_ONCE, "2.0.0", "Forgets the commands since MULTI, and what is watched.", transaction::discard),
     plain(Connection, "echo", 2, ALWAYS.and(FAST), "1.0.0", "Returns its argument.", connection::echo),
     plain(Transactions, "exec", 1, TRANSACTION.and(Flags::SKIP_SLOWLOG), "1.2.0", "Runs the commands since MULTI, all at once.", transaction::exec),

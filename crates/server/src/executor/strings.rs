@@ -1,6 +1,7 @@
 //! Values as strings of bytes: GET, SET and commands that read or change a part.
 
 use super::{Call, Failure, expiry};
+use crate::command::Arguments;
 use everleaf::Change;
 
 pub(crate) fn get(call: &mut Call<'_>) -> Result<(), Failure> {
@@ -17,12 +18,41 @@ pub(crate) fn strlen(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The condition of SET.
+/// A condition on the value of a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Condition {
+enum Condition<'a> {
     Always,
     IfAbsent,
     IfPresent,
+    /// It is present with this value.
+    IfEqual(&'a [u8]),
+    /// It is absent, or has another value.
+    UnlessEqual(&'a [u8]),
+}
+
+impl<'a> Condition<'a> {
+    /// The condition that the argument `index` begins, and the number of arguments that it takes.
+    fn read(arguments: Arguments<'a>, index: usize) -> Option<(Self, usize)> {
+        let value = (index + 1 < arguments.len()).then(|| arguments.at(index + 1));
+        let with_value = |condition: fn(&'a [u8]) -> Self| Some((condition(value?), 2));
+        match () {
+            () if arguments.is(index, "nx") => Some((Self::IfAbsent, 1)),
+            () if arguments.is(index, "xx") => Some((Self::IfPresent, 1)),
+            () if arguments.is(index, "ifeq") => with_value(Self::IfEqual),
+            () if arguments.is(index, "ifne") => with_value(Self::UnlessEqual),
+            () => None,
+        }
+    }
+
+    fn holds(self, current: Option<&[u8]>) -> bool {
+        match self {
+            Self::Always => true,
+            Self::IfAbsent => current.is_none(),
+            Self::IfPresent => current.is_some(),
+            Self::IfEqual(value) => current == Some(value),
+            Self::UnlessEqual(value) => current != Some(value),
+        }
+    }
 }
 
 pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
@@ -41,11 +71,7 @@ pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
     let mut old = None;
     let mut written = false;
     call.database().modify(key, |current| {
-        written = match options.condition {
-            Condition::Always => true,
-            Condition::IfAbsent => current.is_none(),
-            Condition::IfPresent => current.is_some(),
-        };
+        written = options.condition.holds(current);
         if options.get {
             old = current.map(<[u8]>::to_vec);
         }
@@ -63,8 +89,8 @@ pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-struct SetOptions {
-    condition: Condition,
+struct SetOptions<'a> {
+    condition: Condition<'a>,
     get: bool,
     lifetime: Lifetime,
 }
@@ -79,17 +105,19 @@ enum Lifetime {
 }
 
 /// The options after SET's value.
-fn set_options(call: &Call<'_>) -> Result<SetOptions, Failure> {
+fn set_options<'a>(call: &Call<'a>) -> Result<SetOptions<'a>, Failure> {
     let mut options = SetOptions { condition: Condition::Always, get: false, lifetime: Lifetime::Until(None) };
     let mut keep = false;
     let mut expiry = None;
     let mut index = 3;
     while index < call.arguments.len() {
         let word = |expected| call.arguments.is(index, expected);
-        if word("nx") && options.condition != Condition::IfPresent {
-            options.condition = Condition::IfAbsent;
-        } else if word("xx") && options.condition != Condition::IfAbsent {
-            options.condition = Condition::IfPresent;
+        let condition = Condition::read(call.arguments, index);
+        // As in Redis, NX and XX may be repeated.
+        if let Some((condition, taken)) = condition.filter(|(new, taken)| options.condition == Condition::Always || (options.condition == *new && *taken == 1))
+        {
+            options.condition = condition;
+            index += taken - 1;
         } else if word("get") {
             options.get = true;
         } else if word("keepttl") && expiry.is_none() {
@@ -125,6 +153,31 @@ pub(crate) fn getset(call: &mut Call<'_>) -> Result<(), Failure> {
 
 pub(crate) fn getdel(call: &mut Call<'_>) -> Result<(), Failure> {
     replace(call, || Change::Delete)
+}
+
+/// DELEX: removes a key on a condition.
+pub(crate) fn delex(call: &mut Call<'_>) -> Result<(), Failure> {
+    let condition = match call.arguments.len() {
+        2 => Condition::Always,
+        4 => Condition::read(call.arguments, 2).filter(|(_, taken)| *taken == 2).ok_or(Failure::SYNTAX)?.0,
+        _ => return Err(Failure::arity(call.spec.name)),
+    };
+    delete_if(call, condition)
+}
+
+pub(crate) fn delifeq(call: &mut Call<'_>) -> Result<(), Failure> {
+    let value = call.argument(2);
+    delete_if(call, Condition::IfEqual(value))
+}
+
+fn delete_if(call: &mut Call<'_>, condition: Condition<'_>) -> Result<(), Failure> {
+    let mut done = false;
+    call.database().modify(call.argument(1), |current| {
+        done = current.is_some() && condition.holds(current);
+        if done { Change::Delete } else { Change::Keep }
+    })?;
+    call.reply.flag(done);
+    Ok(())
 }
 
 /// Changes a key and returns what it held.

@@ -683,6 +683,46 @@ fn a_key_that_is_too_long_is_absent() {
     assert_eq!(client.exchange(&[b"INFO", b"keyspace"]), b"$12\r\n# Keyspace\r\n\r\n");
 }
 
+/// As Redis 8.4 and Valkey 9 have them: a lock is released, or prolonged, by whoever holds it.
+#[test]
+fn values_are_conditions() {
+    let server = Running::start();
+    let mut client = server.client();
+    client.says("SET lock mine NX PX 100000", "+OK\r\n");
+    client.says("DELIFEQ lock yours", ":0\r\n");
+    client.says("DELEX lock IFEQ yours", ":0\r\n");
+    client.says("SET lock yours IFEQ yours", "$-1\r\n");
+    client.says("SET lock again ifeq mine GET KEEPTTL", "$4\r\nmine\r\n");
+    client.says("SET lock mine IFEQ mine GET", "$5\r\nagain\r\n");
+    let left = String::from_utf8(client.call(&[b"PTTL", b"lock"])).unwrap();
+    assert!(!left.starts_with(":-"), "{left}");
+    client.says("DELEX lock IFNE again", ":0\r\n");
+    client.says("DELEX lock IFEQ again", ":1\r\n");
+    client.says("DELIFEQ lock again", ":0\r\n");
+    client.says("DELEX lock IFNE any", ":0\r\n");
+    client.says("SET lock new IFEQ new", "$-1\r\n");
+    client.says("SET lock new IFNE new", "+OK\r\n");
+    client.says("SET lock new IFNE new", "$-1\r\n");
+    client.says("SET lock newer EX 10 IFNE other", "+OK\r\n");
+    client.says("DELEX lock IFNE other", ":1\r\n");
+    client.says("SET lock v", "+OK\r\n");
+    client.says("DELEX lock", ":1\r\n");
+    for wrong in ["SET k v IFEQ", "SET k v IFEQ a NX", "SET k v XX IFNE a", "SET k v IFEQ a IFEQ a", "DELEX k NX x", "DELEX k IFxx x"] {
+        client.says(wrong, "-ERR syntax error\r\n");
+    }
+    for (wrong, name) in [("DELEX k IFEQ", "delex"), ("DELEX k IFEQ a b", "delex"), ("DELIFEQ k", "delifeq")] {
+        client.says(wrong, &format!("-ERR wrong number of arguments for '{name}' command\r\n"));
+    }
+    // In a transaction, and watched.
+    let mut other = server.client();
+    client.says("SET lock v", "+OK\r\n");
+    client.says("WATCH lock", "+OK\r\n");
+    other.says("DELIFEQ lock v", ":1\r\n");
+    client.replies("MULTI", "+OK\r\n");
+    client.replies("DELEX lock IFEQ v", "+QUEUED\r\n");
+    client.replies("EXEC", "*-1\r\n");
+}
+
 #[test]
 fn encodings_are_those_of_redis() {
     let server = Running::start();
