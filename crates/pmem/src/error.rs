@@ -19,7 +19,7 @@ pub enum Limit {
 impl std::fmt::Display for Limit {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
-            Self::SizeMax => "; delete data and compact what is left (MEMORY PURGE, Store::compact), or reopen with a larger --size-max",
+            Self::SizeMax => "; delete data, end what holds old versions back (snapshots, transactions, WATCH), or reopen with a larger --size-max",
             Self::FileSystem => ", and its file system has no more; free space there, or delete data",
         })
     }

@@ -162,17 +162,25 @@ impl Failure {
         reply.error(&self.text);
     }
 
+    /// Whether a full pool was the reason.
+    pub(crate) fn is_full(&self) -> bool {
+        self.text.starts_with(OUT_OF_MEMORY.as_bytes())
+    }
+
     /// Its text, including the code.
     pub(crate) fn shown(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.text)
     }
 }
 
+/// The beginning of the error of a full pool.
+const OUT_OF_MEMORY: &str = "OOM command not allowed:";
+
 impl From<everleaf::Error> for Failure {
     fn from(error: everleaf::Error) -> Self {
         let is_refusal = error.is_no_space() || matches!(error, everleaf::Error::Halted { .. } | everleaf::Error::TransactionTooLarge { .. });
         // Clients look for the code of Redis, some for its first words.
-        let code = if error.is_no_space() { "OOM command not allowed:" } else { "ERR" };
+        let code = if error.is_no_space() { OUT_OF_MEMORY } else { "ERR" };
         Self { is_refusal, ..Self::text(format_args!("{code} {error}")) }
     }
 }
@@ -207,9 +215,9 @@ fn try_execute(call: &mut Call<'_>) -> Result<(), Failure> {
     let start = call.reply.out.len();
     call.session.command = Some(call.spec);
     call.counters.commands.add(1);
-    (call.spec.run)(call).inspect_err(|_| {
+    (call.spec.run)(call).inspect_err(|failure| {
         call.reply.out.truncate(start);
-        call.counters.errors.add(1);
+        call.counters.fail(failure.is_full());
     })
 }
 

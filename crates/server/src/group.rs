@@ -317,9 +317,9 @@ impl<'p> Part<'p> {
         let number = self.done;
         self.foretell(number + 1);
         let mut told = Reply::new(self.reply.protocol);
+        counters.fail(error.is_no_space());
         self.places[number].style.failed(&mut told, error);
         self.rewrite(number, &told.out);
-        counters.errors.add(1);
         self.done += 1;
     }
 
@@ -343,7 +343,7 @@ impl<'p> Part<'p> {
         };
         if let Err(error) = outcome {
             self.reply.out.truncate(start);
-            counters.errors.add(1);
+            counters.fail(error.is_no_space());
             place.style.failed(self.reply, error);
         }
         self.done = 1;

@@ -79,6 +79,8 @@ counted! {
     /// Bytes of keys and values that commands have looked at without replying with them, and steps of matching keys against patterns.
     looked_at,
     errors,
+    /// Those with which a full pool refused something.
+    full,
     hits,
     misses,
     /// Storage commands of memcached.
@@ -110,6 +112,12 @@ impl Counters {
     /// Notes whether a key that was read was there.
     pub(crate) fn lookup(&self, found: bool) {
         if found { self.hits.add(1) } else { self.misses.add(1) }
+    }
+
+    /// Notes a reply with an error.
+    pub(crate) fn fail(&self, is_full: bool) {
+        self.errors.add(1);
+        self.full.add(is_full.into());
     }
 
     /// [`Counters::lookup`] for an item that a client of memcached has deleted.

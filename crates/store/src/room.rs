@@ -7,24 +7,26 @@
 //!    ([`Pool::evacuate_few`](everleaf_pmem::Pool::evacuate_few)). Of each block in them, its own bytes tell whether it may be a record, and of which key. If
 //!    the index of a namespace links it under that key, it is copied elsewhere as a compaction does (`shrink.rs`, step 1). Slabs that only had such records
 //!    become free.
+//! 4. *Leaves are gathered.* Where no such slabs are left, indexes move leaves out of blocks that they can do without, and give these back, as in a compaction.
 //!
 //! Step 3 is done in passes, between which the write is attempted again. A pass looks at a few numbers of each slab, and moves what a few slabs hold; it needs
-//! no walk through an index, since records have their keys. Therefore it does not move leaves, nor versions that only snapshots see;
-//! [`Store::compact`](crate::Store::compact) moves leaves, too. A slab in which such blocks stay is not chosen again before something else there is freed. So
-//! in a pool that cannot become denser, a refused write finds nothing to move.
+//! no walk through an index, since records have their keys. Therefore it does not move leaves, nor versions that only snapshots see. A slab in which such
+//! blocks stay is not chosen again before something else there is freed. So in a pool that cannot become denser, a refused write finds nothing to move. Step 4
+//! walks through the leaves of an index, if it can do without some of its blocks.
 //!
 //! One thread at a time fills gaps; others that meet the full pool meanwhile wait for the end of the pass, and retry. It moves nothing while the store is
 //! compacted or verified.
 
 use crate::Error;
 use crate::garbage::STEPS_PER_TURN;
-use crate::shrink::ENTRIES_AT_ONCE;
+use crate::shrink::{ENTRIES_AT_ONCE, Shrunk};
 use crate::store::{Shared, Space};
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
 use everleaf_pmem::{Off, Word, schedule};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -86,7 +88,7 @@ impl<M: Listed> Shared<M> {
             return true;
         }
         let Some(_compacting) = self.compacting.try_lock() else { return false };
-        let is_worth_it = self.empty_few(wanted);
+        let is_worth_it = self.empty_few(wanted) || self.gather_leaves();
         // An error is one that the caller's next attempt meets, too.
         let _ = self.with_any_stripe(|| self.pool.settle());
         passes.fetch_add(1, Ordering::Relaxed);
@@ -118,6 +120,15 @@ impl<M: Listed> Shared<M> {
             schedule::rest();
         }
         pieces.is_empty() || pieces.iter().any(has_left)
+    }
+
+    /// Lets indexes give back blocks that they can do without, for which they move leaves; returns whether there is more room.
+    fn gather_leaves(&self) -> bool {
+        let before = self.pool.used();
+        let _ = self.evacuate(false, &mut Shrunk::default(), &mut |_| ControlFlow::Continue(()));
+        // As in a compaction: writers may be on their way to a leaf that has moved.
+        self.stripes.await_all();
+        self.with_any_stripe(|| self.pool.settle()).is_ok_and(|()| self.pool.used() < before)
     }
 
     /// Moves the records in these blocks.

@@ -32,6 +32,8 @@ const BYTES_AT_ONCE: usize = 1 << 20;
 /// Leaves that are looked at in one step, with a stripe held.
 const LEAVES_AT_ONCE: usize = 16;
 
+type Keys = Vec<Vec<u8>>;
+
 /// The result of [`Store::compact`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shrunk {
@@ -50,7 +52,7 @@ pub struct Shrunk {
 }
 
 /// Why an evacuation ended early.
-enum Early {
+pub(crate) enum Early {
     /// It was told to.
     Stopped,
     Failed(Error),
@@ -94,7 +96,7 @@ impl<M: Listed> Store<M> {
 
 impl<M: Listed> Shared<M> {
     /// Empties slabs, if any `are_leaving`, and blocks for leaves that indexes can do without.
-    fn evacuate(&self, are_leaving: bool, shrunk: &mut Shrunk, watch: &mut impl FnMut(&Shrunk) -> ControlFlow<()>) -> Result<(), Early> {
+    pub(crate) fn evacuate(&self, are_leaving: bool, shrunk: &mut Shrunk, watch: &mut impl FnMut(&Shrunk) -> ControlFlow<()>) -> Result<(), Early> {
         let spaces: Vec<Arc<Space>> = self.spaces.read().values().cloned().collect();
         let mut go_on = |shrunk: &Shrunk| match watch(shrunk) {
             ControlFlow::Continue(()) => Ok(()),
@@ -149,7 +151,7 @@ impl<M: Listed> Shared<M> {
     }
 
     /// Those of the next keys after `after` whose records are to leave; and the last key that was looked at, unless there are no more.
-    fn find_leaving(&self, space: &Space, after: Option<&[u8]>) -> Result<(Vec<Vec<u8>>, Option<Vec<u8>>), Error> {
+    fn find_leaving(&self, space: &Space, after: Option<&[u8]>) -> Result<(Keys, Option<Vec<u8>>), Error> {
         let _pinned = self.pool.pin();
         let mut leaving = Vec::new();
         let index = space.index.load();

@@ -175,7 +175,8 @@ impl Arguments {
         } else {
             let besides = |count, what| if count == 0 { String::new() } else { format!(", {} {what}", text::count(count)) };
             let (expired, bad) = (besides(expired, "of them have expired"), besides(tally.bad, "bad lines left out"));
-            out.line(format!("loaded {} lines in {time:.2?} ({}){expired}{bad}", text::count(tally.loaded), text::rate(tally.loaded, time)))?;
+            let lines = if tally.loaded == 1 { "line" } else { "lines" };
+            out.line(format!("loaded {} {lines} in {time:.2?} ({}){expired}{bad}", text::count(tally.loaded), text::rate(tally.loaded, time)))?;
         }
         out.flush()
     }

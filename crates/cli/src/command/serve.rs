@@ -200,12 +200,13 @@ impl Arguments {
         let pid = std::process::id();
         let memcached = server.memcached_addr().map(|address| format!("; memcached's clients to {address}")).unwrap_or_default();
         format!(
-            "everleaf {version}\n  pool     {path}: {size} of at most {size_max}, {opened}\n  domain   {domain}\n  \
+            "everleaf {version}\n  pool     {path}: {size} of at most {size_max}{already}, {opened}\n  domain   {domain}\n  \
              connect  redis-cli{host} -p {port}{memcached}\n  stop     Ctrl-C, kill {pid}, or redis-cli{host} -p {port} SHUTDOWN\n",
             version = env!("CARGO_PKG_VERSION"),
             path = path.display(),
             size = text::size(info.size),
             size_max = text::size(info.size_max),
+            already = if info.size_max > self.pool.size_max.0 { " (more than --size-max, since it is that long already)" } else { "" },
         )
     }
 }

@@ -14,7 +14,7 @@ const SWEEPS_PER_SECOND: u32 = 1000 / crate::server::SWEEP_PAUSE.as_millis() as 
 type WriteSection = fn(&mut String, &Shared) -> fmt::Result;
 
 /// Names of the sections, with their functions.
-const SECTIONS: [(&str, WriteSection); 10] = [
+const SECTIONS: [(&str, WriteSection); 11] = [
     ("Server", server),
     ("Clients", clients),
     ("Memory", memory),
@@ -23,6 +23,7 @@ const SECTIONS: [(&str, WriteSection); 10] = [
     ("Store", store),
     ("Replication", replication),
     ("CPU", cpu),
+    ("Errorstats", errors),
     ("Cluster", cluster),
     ("Keyspace", keyspace),
 ];
@@ -145,6 +146,14 @@ fn stats(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "instantaneous_ops_per_sec:{}\r\nrejected_connections:{}\r\n", server.commands_per_second(), totals.rejected)?;
     write!(text, "expired_keys:{}\r\nevicted_keys:0\r\nlatest_fork_usec:0\r\n", totals.expired)?;
     write!(text, "keyspace_hits:{}\r\nkeyspace_misses:{}\r\ntotal_error_replies:{}\r\n", totals.hits, totals.misses, totals.errors)
+}
+
+/// Errors by code: only that of a full pool is counted by itself.
+fn errors(text: &mut String, server: &Shared) -> fmt::Result {
+    match server.totals().full {
+        0 => Ok(()),
+        count => write!(text, "errorstat_OOM:count={count}\r\n"),
+    }
 }
 
 /// What snapshots hold back, including those of watching clients and backups.

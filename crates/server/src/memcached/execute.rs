@@ -34,7 +34,7 @@ pub(crate) fn execute(asked: &mut Asked<'_>, request: &Request, quiet: bool) {
     let start = asked.out.len();
     asked.counters.commands.add(1);
     if let Err(error) = asked.act(request) {
-        asked.counters.errors.add(1);
+        asked.counters.fail(error.is_no_space());
         asked.out.truncate(start);
         refuse(asked.out, &error);
     }
@@ -327,6 +327,7 @@ impl<'a> Asked<'a> {
                 stat("get_hits", totals.hits),
                 stat("get_misses", totals.misses),
                 stat("cmd_set", totals.stores),
+                stat("store_no_memory", totals.full),
                 stat("cmd_flush", totals.flushes),
                 stat("cmd_touch", totals.touch_hits + totals.touch_misses),
                 stat("delete_hits", totals.delete_hits),
@@ -372,7 +373,10 @@ impl Show {
         let some: Vec<&[u8]> = rest.by_ref().take(count_max).collect();
         let mut done = 0;
         let mut visit = |is_found: bool| {
-            counters.lookup(is_found);
+            // Otherwise it is counted as touched, as memcached does.
+            if self.expiry_ms.is_none() {
+                counters.lookup(is_found);
+            }
             done += 1;
         };
         match self.expiry_ms {

@@ -442,6 +442,7 @@ fn a_transaction_that_finds_no_room_changes_nothing() {
     let full = (0..1000).map(|number| client.call(&[b"SET", format!("k{number}").as_bytes(), value.as_bytes()])).find(|reply| reply != b"+OK\r\n");
     let full = String::from_utf8(full.unwrap()).unwrap();
     assert!(full.starts_with("-OOM command not allowed: no space: "), "{full}");
+    assert_eq!(client.call(&[b"INFO", b"errorstats"]), b"$37\r\n# Errorstats\r\nerrorstat_OOM:count=1\r\n\r\n");
     for refused in [format!("SET new {value}"), format!("MSET old 2 new {value}"), "RENAME k0 new".to_owned()] {
         client.replies("MULTI", "+OK\r\n");
         client.replies("DEL old", "+QUEUED\r\n");

@@ -144,27 +144,29 @@ fn what_shares_slabs_is_moved() {
     check(&store);
 }
 
-/// A pool that was full of small values, few of which are left, has room for a large one after a compaction: Ever's unneeded leaves do not obstruct it, and the
-/// needed ones lie together.
+/// A pool that was full of small values, few of which are left, has room for a large one, and more after a compaction: Ever's unneeded leaves do not obstruct
+/// it, and the needed ones lie together.
 #[test]
 fn what_is_left_makes_room_in_one_piece() {
     const SIZE: usize = 32 << 20;
     const KEPT: usize = 2000;
-    let (store, space) = fixture::store(Options { index: "ever".into(), size_max: SIZE, ..Options::default() });
-    let count = (0..).find(|n| space.put(&key(*n), b"small").is_err()).unwrap();
-    (0..count).filter(|n| n % KEPT as u64 != 0).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
-    // The rest may lie in the middle.
-    let large = vec![7; SIZE * 2 / 5];
-    assert!(space.put(b"large", &large).unwrap_err().is_no_space(), "nothing lies in the way");
-    let shrunk = store.compact(Evacuation::Sparse, go_on).unwrap();
-    println!("{count} keys; {shrunk:?}");
-    assert!(shrunk.leaves > 0 && shrunk.is_complete, "{shrunk:?}");
-    space.put(b"large", &large).unwrap();
-    assert_eq!(space.count(), count.div_ceil(KEPT as u64) + 1);
-    check(&store);
-    space.delete(b"large").unwrap();
-    (0..count / 2).for_each(|n| space.put(&key(n), b"again").unwrap());
-    check(&store);
+    for compacts in [false, true] {
+        let (store, space) = fixture::store(Options { index: "ever".into(), size_max: SIZE, ..Options::default() });
+        let count = (0..).find(|n| space.put(&key(*n), b"small").is_err()).unwrap();
+        (0..count).filter(|n| n % KEPT as u64 != 0).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
+        let large = vec![7; SIZE * 2 / 5];
+        if compacts {
+            let shrunk = store.compact(Evacuation::Sparse, go_on).unwrap();
+            println!("{count} keys; {shrunk:?}");
+            assert!(shrunk.leaves > 0 && shrunk.is_complete, "{shrunk:?}");
+        }
+        space.put(b"large", &large).unwrap();
+        assert_eq!(space.count(), count.div_ceil(KEPT as u64) + 1);
+        check(&store);
+        space.delete(b"large").unwrap();
+        (0..count / 2).for_each(|n| space.put(&key(n), b"again").unwrap());
+        check(&store);
+    }
 }
 
 /// Records of every kind are moved, and all leaves; no reader sees a difference at any moment.
@@ -311,6 +313,21 @@ fn a_pool_that_is_full_of_gaps_takes_what_is_large() {
     assert!(before >= 4 && after >= 6, "{before}, then {after} MiB");
     check(&store);
     assert!((0..full).step_by(4).all(|n| space.get(&key(n)).unwrap().as_deref() == Some(&value(n)[..])));
+}
+
+/// Keys that come in order leave an extent of leaves after every few records, which must be given back before a larger value fits.
+#[test]
+fn leaves_make_room_for_what_is_large() {
+    let (store, space) = fixture::store(Options { index: "ever".into(), size_max: 64 << 20, ..Options::default() });
+    let full = (0u64..).find(|n| space.put(&n.to_be_bytes(), &[1; 200]).is_err_and(|error| error.is_no_space())).unwrap();
+    // In an order in which neighbouring leaves become sparse together: those merge.
+    (0..full).map(|n| n * 7919 % full).filter(|n| n % 8 != 0).for_each(|n| assert!(space.delete(&n.to_be_bytes()).unwrap()));
+    let large = vec![2; 1_000_000];
+    let fit = (0u64..).find(|n| space.put(&(1 << 40 | n).to_be_bytes(), &large).is_err_and(|error| error.is_no_space())).unwrap();
+    println!("{full} values, then {fit}");
+    assert!(fit >= 15, "{full} values, then {fit}");
+    check(&store);
+    assert!((0..full).step_by(8).all(|n| space.get(&n.to_be_bytes()).unwrap().as_deref() == Some(&[1; 200][..])));
 }
 
 /// The data that an index leaves at its close, and later writes, take room again: a little, not a whole step of growth.
