@@ -19,7 +19,9 @@ pub enum Limit {
 impl std::fmt::Display for Limit {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
-            Self::SizeMax => "; delete data, end what holds old versions back (snapshots, transactions, WATCH), or reopen with a larger --size-max",
+            Self::SizeMax => {
+                "; delete data, end what holds old versions back (snapshots, transactions, WATCH), compact (MEMORY PURGE), or reopen with a larger --size-max"
+            }
             Self::FileSystem => ", and its file system has no more; free space there, or delete data",
         })
     }

@@ -385,7 +385,7 @@ impl Conversation {
             }
             Ok(Slice::Last) => unfinished.finish(&mut self.reply),
             Err(failure) => {
-                counters.errors.add(1);
+                counters.fail(failure.is_full());
                 match self.dialect {
                     Dialect::Redis => failure.write(&mut self.reply),
                     Dialect::Memcached => item::fail(&mut self.reply.out, failure.shown()),

@@ -39,6 +39,10 @@ const SWEEPS_FOR_ROOM: usize = 512;
 const TRIES_AFTER_SWEEPS: usize = 16;
 /// Passes that fill gaps for such a write: through a few slabs each, so through most of a small pool, and a sixty-fourth of a large one.
 const PASSES_FOR_ROOM: usize = 64;
+/// How often leaves are gathered for such a write.
+const GATHERS_FOR_ROOM: usize = 8;
+/// Leaves that are moved each time, about.
+const LEAVES_PER_GATHER: u64 = 256;
 /// How often a pass looks whether readers have left the blocks that it has retired. A reader that stays longer leaves the slabs to a later pass.
 const LOOKS_PER_PASS: usize = 64;
 
@@ -47,7 +51,7 @@ const LOOKS_PER_PASS: usize = 64;
 pub(crate) struct Gaps {
     /// Held for a pass: before [`Shared::compacting`], of which a pass only takes what is free.
     filling: Mutex<()>,
-    /// Number of passes.
+    /// Number of passes and gatherings.
     passes: AtomicU64,
 }
 
@@ -55,9 +59,11 @@ impl<M: Listed> Shared<M> {
     /// Retries an operation that a full pool refuses. Garbage makes room, whichever thread gives it back, and a delete that kept versions may no longer need
     /// to. Each attempt collects twice as much as the one before, starting small so that a small write does not pay for all garbage. When no garbage is left,
     /// expired keys are swept until nothing is due, in at most [`SWEEPS_FOR_ROOM`] sweeps; of these, [`TRIES_AFTER_SWEEPS`] may find some. Then gaps are
-    /// filled, in at most [`PASSES_FOR_ROOM`] passes. The caller holds no stripe and is not pinned.
+    /// filled, in at most [`PASSES_FOR_ROOM`] passes, and leaves gathered, at most [`GATHERS_FOR_ROOM`] times. The next write continues behind that. The caller
+    /// holds no stripe and is not pinned.
     pub(crate) fn with_room<T>(self: &Arc<Self>, mut act: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
-        let (mut steps, mut sweeps, mut tries, mut is_more, mut passes) = (STEPS_FOR_ROOM, SWEEPS_FOR_ROOM, 0, true, PASSES_FOR_ROOM);
+        let (mut steps, mut sweeps, mut tries, mut is_more) = (STEPS_FOR_ROOM, SWEEPS_FOR_ROOM, 0, true);
+        let (mut passes, mut gathers) = (PASSES_FOR_ROOM, GATHERS_FOR_ROOM);
         loop {
             let outcome = act();
             let Some(wanted) = outcome.as_ref().err().and_then(Error::wanted) else { return outcome };
@@ -70,17 +76,19 @@ impl<M: Listed> Shared<M> {
                 }
                 is_more = tries < TRIES_AFTER_SWEEPS && self.sweep_for_room(STEPS_PER_TURN, &mut sweeps);
                 tries += 1;
-            } else if passes > 0 && self.fill_gaps(wanted) {
+            } else if passes > 0 && self.in_turn(|| self.fill_gaps(wanted)) {
                 passes -= 1;
+            } else if gathers > 0 && self.in_turn(|| self.gather_leaves()) {
+                gathers -= 1;
             } else {
                 return outcome;
             }
         }
     }
 
-    /// Moves records from a few slabs into gaps elsewhere, for a block of `wanted` bytes; returns whether another attempt is worth it. The caller holds no
-    /// stripe and is not pinned. Damage is no obstacle: what is damaged stays, and verification reports it.
-    fn fill_gaps(&self, wanted: usize) -> bool {
+    /// Runs `act`, which moves what is in the pool, while no other thread does, and returns what it does: whether another attempt is worth it; or `true`, if
+    /// this thread has waited for another one. The caller holds no stripe and is not pinned.
+    fn in_turn(&self, act: impl FnOnce() -> bool) -> bool {
         let Gaps { filling, passes } = &self.gaps;
         let before = passes.load(Ordering::Relaxed);
         let _filling = schedule::lock(filling);
@@ -88,14 +96,34 @@ impl<M: Listed> Shared<M> {
             return true;
         }
         let Some(_compacting) = self.compacting.try_lock() else { return false };
-        let is_worth_it = self.empty_few(wanted) || self.gather_leaves();
-        // An error is one that the caller's next attempt meets, too.
-        let _ = self.with_any_stripe(|| self.pool.settle());
+        let is_worth_it = act();
         passes.fetch_add(1, Ordering::Relaxed);
         is_worth_it
     }
 
-    /// Chooses slabs and empties them; returns whether any became free, or, if all are immovable, others may be movable.
+    /// Moves records from a few slabs into gaps elsewhere, for a block of `wanted` bytes; returns whether slabs became free, or, if none of those chosen could
+    /// be emptied, others may be. Damage is no obstacle: what is damaged stays, and verification reports it.
+    fn fill_gaps(&self, wanted: usize) -> bool {
+        let is_worth_it = self.empty_few(wanted);
+        // An error is one that the caller's next attempt meets, too.
+        let _ = self.with_any_stripe(|| self.pool.settle());
+        is_worth_it
+    }
+
+    /// Lets indexes give back blocks that they can do without, for which they move leaves; returns whether they moved any, or there is more room.
+    fn gather_leaves(&self) -> bool {
+        let (before, mut shrunk) = (self.pool.used(), Shrunk::default());
+        // What it meets besides, the caller's next attempt meets, too.
+        let _ = self.evacuate(false, &mut shrunk, &mut |shrunk| match shrunk.leaves {
+            LEAVES_PER_GATHER.. => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        });
+        // As in a compaction: writers may be on their way to a leaf that has moved.
+        self.stripes.await_all();
+        self.with_any_stripe(|| self.pool.settle()).is_ok_and(|()| shrunk.leaves > 0 || self.pool.used() < before)
+    }
+
+    /// The same, but leaves an evacuation to be settled.
     fn empty_few(&self, wanted: usize) -> bool {
         let Ok(mut pieces) = self.with_any_stripe(|| self.pool.evacuate_few(wanted)) else { return false };
         if pieces.is_empty() {
@@ -104,7 +132,7 @@ impl<M: Listed> Shared<M> {
         let mut spaces: Vec<Arc<Space>> = self.spaces.read().values().cloned().collect();
         pieces.retain(|piece| {
             let mut is_movable = true;
-            for block in piece.iter().filter(|block| self.find_key(&mut spaces, **block).is_none()) {
+            for block in piece.iter().filter(|block| !self.is_movable(&mut spaces, **block)) {
                 self.pool.keep(*block);
                 is_movable = false;
             }
@@ -120,15 +148,6 @@ impl<M: Listed> Shared<M> {
             schedule::rest();
         }
         pieces.is_empty() || pieces.iter().any(has_left)
-    }
-
-    /// Lets indexes give back blocks that they can do without, for which they move leaves; returns whether there is more room.
-    fn gather_leaves(&self) -> bool {
-        let before = self.pool.used();
-        let _ = self.evacuate(false, &mut Shrunk::default(), &mut |_| ControlFlow::Continue(()));
-        // As in a compaction: writers may be on their way to a leaf that has moved.
-        self.stripes.await_all();
-        self.with_any_stripe(|| self.pool.settle()).is_ok_and(|()| self.pool.used() < before)
     }
 
     /// Moves the records in these blocks.
@@ -149,7 +168,13 @@ impl<M: Listed> Shared<M> {
         Ok(())
     }
 
-    /// The namespace and the key of the record in this block, if an index links it and it is intact. Looks first where the one before was found.
+    /// Whether an index links the record in this block, and it is intact.
+    fn is_movable(&self, spaces: &mut [Arc<Space>], block: Off<Word>) -> bool {
+        let _pinned = self.pool.pin();
+        self.find_key(spaces, block).is_some() && Record::read(&self.pool, block.link()).is_ok_and(|record| record.is_intact())
+    }
+
+    /// The namespace and the key of the record in this block, if an index links it. Looks first where the one before was found.
     fn find_key(&self, spaces: &mut [Arc<Space>], block: Off<Word>) -> Option<(Arc<Space>, Vec<u8>)> {
         let _pinned = self.pool.pin();
         let record = Record::read(&self.pool, block.link()).ok()?;
@@ -164,6 +189,6 @@ impl<M: Listed> Shared<M> {
             index.as_ref().is_some_and(|index| index.tree.get(&key).is_ok_and(|link| link.is_some_and(|link| link.get() == block.link())))
         })?;
         spaces.swap(0, at);
-        record.is_intact().then(|| (spaces[0].clone(), key))
+        Some((spaces[0].clone(), key))
     }
 }

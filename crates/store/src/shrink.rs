@@ -4,7 +4,8 @@
 //! then, namespace by namespace and in steps of a few dozen keys,
 //! 1. each record in such a slab is copied elsewhere, with the same timestamp and the same previous version, and the copy replaces it in the index: *a crash
 //!    finds the one or the other*, as does a reader, even one with a snapshot, and both say the same. The old record is retired. This is done under the key's
-//!    stripe, so no other thread writes the key, and no batch that wrote it is undecided. A few dozen records share their fences;
+//!    stripe, so no other thread writes the key, and no batch that wrote it is undecided. Up to 256 copies share a fence, and so do their links, as far as
+//!    the index can;
 //! 2. the index moves its leaves elsewhere ([`OrderedIndex::relocate`](everleaf_index::OrderedIndex::relocate)), under a stripe, so that it is not cleared
 //!    meanwhile; it also moves leaves that lie in blocks which it can do without ([`OrderedIndex::gather`](everleaf_index::OrderedIndex::gather)).
 //!

@@ -158,7 +158,11 @@ pub(crate) fn getdel(call: &mut Call<'_>) -> Result<(), Failure> {
 /// DELEX: removes a key on a condition.
 pub(crate) fn delex(call: &mut Call<'_>) -> Result<(), Failure> {
     let condition = match call.arguments.len() {
-        2 => Condition::Always,
+        2 => {
+            let done = call.database().delete(call.argument(1))?;
+            call.reply.flag(done);
+            return Ok(());
+        }
         4 => Condition::read(call.arguments, 2).filter(|(_, taken)| *taken == 2).ok_or(Failure::SYNTAX)?.0,
         _ => return Err(Failure::arity(call.spec.name)),
     };
