@@ -1,7 +1,7 @@
 //! Compacts a store in use: makes it as small as its contents, without stopping readers or writers.
 //!
 //! Removals leave free blocks all over the pool, between blocks in use. The allocator chooses slabs to be emptied (`crates/pmem/src/alloc/evacuation.rs`);
-//! then, namespace by namespace and in steps of a few dozen keys,
+//! then, namespace by namespace and in steps of some 256 keys,
 //! 1. each record in such a slab is copied elsewhere, with the same timestamp and the same previous version, and the copy replaces it in the index: *a crash
 //!    finds the one or the other*, as does a reader, even one with a snapshot, and both say the same. The old record is retired. This is done under the key's
 //!    stripe, so no other thread writes the key, and no batch that wrote it is undecided. Up to 256 copies share a fence, and so do their links, as far as
@@ -145,10 +145,8 @@ impl<M: Listed> Shared<M> {
     /// Lets the index of a namespace choose blocks that it can do without, and give back those it no longer uses: see
     /// [`OrderedIndex::gather`](everleaf_index::OrderedIndex::gather).
     fn gather(&self, space: &Space) -> Result<usize, Error> {
-        let _stripe = self.stripes.lock(space.number, &[]);
-        self.writable()?;
-        let index = space.index.load_full();
-        Ok(index.map_or(Ok(0), |index| index.tree.gather())?)
+        let gathered = self.with_any_stripe(|| space.index.load_full().map_or(Ok(0), |index| index.tree.gather()))?;
+        Ok(gathered?)
     }
 
     /// Those of the next keys after `after` whose records are to leave; and the last key that was looked at, unless there are no more.

@@ -1,6 +1,6 @@
 //! Values as strings of bytes: GET, SET and commands that read or change a part.
 
-use super::{Call, Failure, expiry};
+use super::{Call, Failure, expiry, many};
 use crate::command::Arguments;
 use everleaf::Change;
 
@@ -158,11 +158,7 @@ pub(crate) fn getdel(call: &mut Call<'_>) -> Result<(), Failure> {
 /// DELEX: removes a key on a condition.
 pub(crate) fn delex(call: &mut Call<'_>) -> Result<(), Failure> {
     let condition = match call.arguments.len() {
-        2 => {
-            let done = call.database().delete(call.argument(1))?;
-            call.reply.flag(done);
-            return Ok(());
-        }
+        2 => return many::del(call),
         4 => Condition::read(call.arguments, 2).filter(|(_, taken)| *taken == 2).ok_or(Failure::SYNTAX)?.0,
         _ => return Err(Failure::arity(call.spec.name)),
     };

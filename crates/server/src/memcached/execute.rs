@@ -89,6 +89,17 @@ pub(crate) enum Outcome {
     Refused(&'static str),
 }
 
+impl Outcome {
+    /// Whether the item was there; `None` if something else kept the command from being done.
+    pub(super) fn found(self) -> Option<bool> {
+        match self {
+            Self::Done => Some(true),
+            Self::NotFound => Some(false),
+            Self::NotStored | Self::Exists | Self::Refused(_) => None,
+        }
+    }
+}
+
 /// An item to store.
 #[derive(Clone, Copy)]
 pub(super) struct Stored<'r> {
@@ -292,10 +303,8 @@ impl<'a> Asked<'a> {
                 }
             }
         })?;
-        match counted.0 {
-            Outcome::Done => self.counters.count(down, true),
-            Outcome::NotFound => self.counters.count(down, false),
-            _ => {}
+        if let Some(found) = counted.0.found() {
+            self.counters.count(down, found);
         }
         Ok(counted)
     }

@@ -349,10 +349,8 @@ impl Asked<'_> {
             };
             if outcome == Outcome::Done { Change::Delete } else { Change::Keep }
         })?;
-        match outcome {
-            Outcome::Done => self.counters.delete(true),
-            Outcome::NotFound => self.counters.delete(false),
-            _ => {}
+        if let Some(found) = outcome.found() {
+            self.counters.delete(found);
         }
         Ok(outcome)
     }

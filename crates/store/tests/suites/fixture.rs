@@ -1,6 +1,6 @@
 //! Helpers that suites share: stores, their visible content, and their data in the pool.
 
-use everleaf::{Direction, Namespace, Options, Store};
+use everleaf::{Direction, Error, Namespace, Options, Store};
 use everleaf_pmem::{Hardware, Memory, Off, Pool, PoolOptions, WORD, Word};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -111,4 +111,10 @@ pub(crate) fn break_links_to(memory: &Memory, key: [u8; 8], value_size: usize) {
 /// Damages such a record, so that it has another key.
 pub(crate) fn forge_key_of(memory: &Memory, key: [u8; 8], value_size: usize, to: [u8; 8]) {
     memory.words()[record_of(memory, key, value_size) + HEADER_WORDS].store(u64::from_le_bytes(to), Ordering::Relaxed);
+}
+
+/// Whether there was room.
+pub(crate) fn fits(outcome: Result<(), Error>) -> bool {
+    assert!(outcome.as_ref().is_ok() || outcome.as_ref().is_err_and(Error::is_no_space), "{outcome:?}");
+    outcome.is_ok()
 }

@@ -1,6 +1,6 @@
 //! Full pools: a write without room is refused, and leaves no trace; garbage is freed first to make room.
 
-use crate::fixture::{self, OF_NO_BATCH, OF_TOMBSTONE, break_links_to, check, forge_commit_of, keys, store_in_memory};
+use crate::fixture::{self, OF_NO_BATCH, OF_TOMBSTONE, break_links_to, check, fits, forge_commit_of, keys, store_in_memory};
 use everleaf::{Act, Batch, Change, Error, Isolation, Namespace, Options, Store};
 use everleaf_pmem::{Domain, Hardware, Pool, PoolOptions};
 use rand::rngs::StdRng;
@@ -29,12 +29,6 @@ fn full_of_garbage(index: &str) -> (Store, Namespace) {
     drop(snapshot);
     assert!(store.held_back().count > 10_000, "{:?}", store.held_back());
     (store, space)
-}
-
-/// Whether there was room.
-fn fits(outcome: Result<(), Error>) -> bool {
-    assert!(outcome.as_ref().is_ok() || outcome.as_ref().is_err_and(Error::is_no_space), "{outcome:?}");
-    outcome.is_ok()
 }
 
 #[test]

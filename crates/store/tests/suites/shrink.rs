@@ -1,6 +1,6 @@
 //! Compaction of a store in use to the size of its content.
 
-use crate::fixture::{self, check};
+use crate::fixture::{self, check, fits};
 use everleaf::{Batch, Direction, Evacuation, Isolation, Namespace, Options, Shrunk, Snapshot, Store};
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -220,7 +220,7 @@ fn a_pool_that_is_full_of_gaps_takes_new_keys() {
     for index in INDEXES {
         for (before, after) in [(1000, 1000), (1000, 300), (100, 100)] {
             let (store, space) = fixture::store(Options { index: index.into(), size_max: 32 << 20, ..Options::default() });
-            let fill = |from: u64, size: usize| (from..).find(|n| space.put(&key(*n), &vec![*n as u8; size]).is_err_and(|error| error.is_no_space())).unwrap();
+            let fill = |from: u64, size: usize| (from..).find(|n| !fits(space.put(&key(*n), &vec![*n as u8; size]))).unwrap();
             let full = fill(0, before);
             (0..full).filter(|n| n % 2 == 1).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
             let more = fill(full, after) - full;
@@ -240,7 +240,7 @@ fn many_threads_fill_gaps() {
     let (store, space) = fixture::store(Options { size_max: 32 << 20, ..Options::default() });
     let put = |n: u64| space.put(&key(n), &[n as u8; 1000]);
     let is_there = |n: u64| space.get(&key(n)).unwrap().is_some_and(|value| value == [n as u8; 1000]);
-    let full = (0..).find(|n| put(*n).is_err_and(|error| error.is_no_space())).unwrap();
+    let full = (0..).find(|n| !fits(put(*n))).unwrap();
     (0..full).filter(|n| n % 2 == 1).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
     let writing = AtomicU64::new(WRITERS);
     let is_over = || writing.load(Ordering::Relaxed) == 0;
@@ -249,16 +249,14 @@ fn many_threads_fill_gaps() {
             .map(|thread| {
                 let (put, writing) = (&put, &writing);
                 scope.spawn(move || {
-                    let more = (0..).find(|n| put(full + n * WRITERS + thread).is_err_and(|error| error.is_no_space())).unwrap();
+                    let more = (0..).find(|n| !fits(put(full + n * WRITERS + thread))).unwrap();
                     writing.fetch_sub(1, Ordering::Relaxed);
                     more
                 })
             })
             .collect();
         scope.spawn(|| (0..full).step_by(2).cycle().take_while(|_| !is_over()).for_each(|n| assert!(is_there(n), "{n}")));
-        scope.spawn(|| {
-            (0..full).step_by(20).cycle().take_while(|_| !is_over()).for_each(|n| put(n).unwrap_or_else(|error| assert!(error.is_no_space(), "{error}")))
-        });
+        scope.spawn(|| (0..full).step_by(20).cycle().take_while(|_| !is_over()).for_each(|n| _ = fits(put(n))));
         scope.spawn(|| {
             while !is_over() {
                 store.compact(Evacuation::Sparse, go_on).unwrap();
@@ -271,7 +269,7 @@ fn many_threads_fill_gaps() {
     println!("{full} values, then {more}");
     check(&store);
     // What meets a compaction is refused.
-    let last = (u64::MAX / 2..).find(|n| put(*n).is_err()).unwrap() - u64::MAX / 2;
+    let last = (u64::MAX / 2..).find(|n| !fits(put(*n))).unwrap() - u64::MAX / 2;
     assert!(more + last > full / 2 * 9 / 10, "{full} values, then {more} and {last}");
     assert!((0..full).step_by(2).all(is_there));
     check(&store);
@@ -281,7 +279,7 @@ fn many_threads_fill_gaps() {
 #[test]
 fn gaps_are_not_filled_from_what_snapshots_see() {
     let (store, space) = fixture::store(Options { size_max: 16 << 20, ..Options::default() });
-    let fill = |from: u64, size: usize| (from..).find(|n| space.put(&key(*n), &vec![*n as u8; size]).is_err_and(|error| error.is_no_space())).unwrap();
+    let fill = |from: u64, size: usize| (from..).find(|n| !fits(space.put(&key(*n), &vec![*n as u8; size]))).unwrap();
     let full = fill(0, 1000);
     let snapshot = store.snapshot().unwrap();
     let held = as_of(&snapshot, &space);
@@ -299,13 +297,13 @@ fn gaps_are_not_filled_from_what_snapshots_see() {
 #[test]
 fn a_pool_that_is_full_of_gaps_takes_what_is_large() {
     let (store, space) = fixture::store(Options { size_max: 16 << 20, ..Options::default() });
-    let full = (0..).find(|n| space.put(&key(*n), &value(*n)).is_err_and(|error| error.is_no_space())).unwrap();
+    let full = (0..).find(|n| !fits(space.put(&key(*n), &value(*n)))).unwrap();
     // In a pool without room compaction does what it can.
     assert!(store.compact(Evacuation::All, go_on).unwrap().records < full);
     check(&store);
     (0..full).filter(|n| n % 4 != 0).for_each(|n| assert!(space.delete(&key(n)).unwrap()));
     let large = vec![1; 1 << 20];
-    let fit = |from: u64| (from..).find(|n| space.put(&key(1 << 40 | *n), &large).is_err_and(|error| error.is_no_space())).unwrap();
+    let fit = |from: u64| (from..).find(|n| !fits(space.put(&key(1 << 40 | *n), &large))).unwrap();
     let before = fit(0);
     let shrunk = store.compact(Evacuation::Sparse, go_on).unwrap();
     let after = fit(before);
@@ -319,11 +317,11 @@ fn a_pool_that_is_full_of_gaps_takes_what_is_large() {
 #[test]
 fn leaves_make_room_for_what_is_large() {
     let (store, space) = fixture::store(Options { index: "ever".into(), size_max: 64 << 20, ..Options::default() });
-    let full = (0u64..).find(|n| space.put(&n.to_be_bytes(), &[1; 200]).is_err_and(|error| error.is_no_space())).unwrap();
+    let full = (0u64..).find(|n| !fits(space.put(&n.to_be_bytes(), &[1; 200]))).unwrap();
     // In an order in which neighbouring leaves become sparse together: those merge.
     (0..full).map(|n| n * 7919 % full).filter(|n| n % 8 != 0).for_each(|n| assert!(space.delete(&n.to_be_bytes()).unwrap()));
     let large = vec![2; 1_000_000];
-    let fit = (0u64..).find(|n| space.put(&(1 << 40 | n).to_be_bytes(), &large).is_err_and(|error| error.is_no_space())).unwrap();
+    let fit = (0u64..).find(|n| !fits(space.put(&(1 << 40 | n).to_be_bytes(), &large))).unwrap();
     println!("{full} values, then {fit}");
     assert!(fit >= 15, "{full} values, then {fit}");
     check(&store);
