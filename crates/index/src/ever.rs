@@ -370,17 +370,17 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         // the fence.
         let left = (descriptor.occupied::<LINES>(wide).count_ones() as usize).saturating_sub(1);
         let is_sparse = is_getting_sparse(left, Leaf::<LINES>::MERGED);
-        let beside = if is_sparse { self.descriptor_beside(&way.route()) } else { None };
-        // It is read behind the fence.
-        beside.into_iter().for_each(probe::prefetch);
+        let beside = if is_sparse { self.descriptors_beside(&way.route()) } else { [None; 2] };
+        // They are read behind the fence.
+        beside.into_iter().flatten().for_each(probe::prefetch);
         let lock = self.replace(leaf, descriptor, version, slot, None)?;
         self.hide(way.leaf, descriptor, || lock.change(), slot);
         drop(lock);
         self.known.keys.add(-1);
         // Most attempts are not worth it, and need not latch anything to find that out.
         let is_worth_it = |beside: &Descriptor| are_worth_merging(left, beside.occupied::<LINES>(wide).count_ones() as usize, Leaf::<LINES>::MERGED);
-        if is_sparse && beside.is_none_or(is_worth_it) {
-            merge_sparse(left, || self.merge(key));
+        if is_sparse && (beside.iter().all(Option::is_none) || beside.into_iter().flatten().any(is_worth_it)) {
+            merge_sparse(left, |side| self.merge(key, side));
         }
         Ok(Ok(Some(old)))
     }

@@ -345,7 +345,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             }
             self.keys.add(-1);
             if is_sparse {
-                merge_sparse(left, || L::Structure::merge(self, key));
+                merge_sparse(left, |side| L::Structure::merge(self, key, side));
                 self.compact_if_sparse();
             }
             return Ok(Some(old));

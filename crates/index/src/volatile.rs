@@ -200,7 +200,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         drop(lock);
         self.keys.add(-1);
         if is_getting_sparse(count, CAPACITY) {
-            merge_sparse(count, || self.merge(key));
+            merge_sparse(count, |side| self.merge(key, side));
         }
         Ok(old)
     }
@@ -240,10 +240,10 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         entries.iter().map(|&(old, value)| Ok((head(old, value)?, value))).collect()
     }
 
-    /// Moves a leaf into its left neighbour, if that is worth it and no other thread is in the way.
+    /// Merges the leaf of `key` with the neighbour on a side, if that is worth it and no other thread is in the way. Returns whether it did.
     #[cold]
-    fn merge(&self, key: &K) -> Result<(), Restart> {
-        let Some(pair) = self.router.neighbours(key)? else { return Ok(()) };
+    fn merge(&self, key: &K, side: Direction) -> Result<bool, Restart> {
+        let Some(pair) = self.router.neighbours(key, side)? else { return Ok(false) };
         let numbers = pair.leaves();
         let attempt = (|| {
             let [left, right] = [self.leaf(numbers[0])?, self.leaf(numbers[1])?];
@@ -255,7 +255,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         };
         if !are_worth_merging(left.count(), right.count(), CAPACITY) {
             pair.release();
-            return Ok(());
+            return Ok(false);
         }
         let [Fences { low, .. }, Fences { high, .. }] = pair.fences();
         let high: Option<&K> = high.as_ref().map(Borrow::borrow);
@@ -264,7 +264,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         let [Ok(mut entries), Ok(upper)] = entries else {
             // A damaged record: leave both as they are, a read will report it.
             pair.release();
-            return Ok(());
+            return Ok(false);
         };
         entries.extend(upper);
         left.fill(skip, &entries);
@@ -275,7 +275,7 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
         self.leaf_count.add(-1);
         schedule::drain();
         self.numbers.give(numbers[1] as u32);
-        Ok(())
+        Ok(true)
     }
 }
 

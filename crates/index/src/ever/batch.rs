@@ -318,6 +318,6 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         writes.clear();
         *held = Leaves::default();
         self.known.keys.add(added);
-        sparse.into_iter().for_each(|(key, left)| merge_sparse(left, || self.merge(key)));
+        sparse.into_iter().for_each(|(key, left)| merge_sparse(left, |side| self.merge(key, side)));
     }
 }

@@ -12,7 +12,7 @@ use crate::selective::leaf;
 use crate::selective::leaf::Placed;
 use crate::selective::router::{Fences, Olc, Router, Target};
 use crate::selective::structure::{merge_all, merge_each};
-use crate::{Error, Key, Stats};
+use crate::{Direction, Error, Key, Stats};
 use everleaf_pmem::vector::Wide;
 use everleaf_pmem::{Flushed, Fresh, Medium, Off, Pool, Word};
 use std::borrow::Borrow;
@@ -228,7 +228,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
         self.read_rest();
         let not_empty = || Error::NotEmpty { keys: self.known.keys.get() };
-        merge_all(&self.leaves, &self.known.keys, || merge_each(&self.leaves, &self.router, |key: &K| _ = self.merge(key)));
+        merge_all(&self.leaves, &self.known.keys, || merge_each(&self.leaves, &self.router, |key: &K| _ = self.merge(key, Direction::Forward)));
         if self.leaves.get() > 1 || self.known.keys.get() > 0 {
             return Err(not_empty());
         }

@@ -253,16 +253,15 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         built
     }
 
-    /// The descriptor of the leaf that [`Ever::merge`] would merge with the leaf of a route. `None` if that has no neighbour under its node of the router; a
-    /// merge may give it one.
-    pub(super) fn descriptor_beside(&self, route: &Route) -> Option<&Descriptor> {
-        let beside = self.router.beside(route, Direction::Forward).or_else(|| self.router.beside(route, Direction::Reverse))?;
-        self.leaf(beside.leaf).ok().map(|(_, descriptor)| descriptor)
+    /// The descriptors of the neighbours that the leaf of a route has under its node of the router. If it has none, a merge may give it one.
+    pub(super) fn descriptors_beside(&self, route: &Route) -> [Option<&Descriptor>; 2] {
+        [Direction::Forward, Direction::Reverse].map(|side| Some(self.leaf(self.router.beside(route, side)?.leaf).ok()?.1))
     }
 
-    /// Merges the leaf of `key` with a neighbour under the same node of the router, if that is worth it and no other thread is in the way.
-    pub(super) fn merge(&self, key: &K) -> Result<(), Restart> {
-        let Some(pair) = self.router.neighbours(key)? else { return Ok(()) };
+    /// Merges the leaf of `key` with the neighbour on a side under the same node of the router, if that is worth it and no other thread is in the way. Returns
+    /// whether it did.
+    pub(super) fn merge(&self, key: &K, side: Direction) -> Result<bool, Restart> {
+        let Some(pair) = self.router.neighbours(key, side)? else { return Ok(false) };
         let [left, right] = pair.leaves();
         let held = self.hold(left).and_then(|one| match self.hold(right) {
             Ok(other) => Ok([one, other]),
@@ -281,7 +280,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             // Not worth it: nothing has changed.
             held.into_iter().for_each(Appending::release_unchanged);
             pair.release();
-            return Ok(());
+            return Ok(false);
         };
         // Step 4.
         let [lock_of_left, lock_of_right] = held.map(|appending| appending.lock());
@@ -296,7 +295,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         });
         self.directory.give_back([left], true);
         self.leaves.add(-1);
-        Ok(())
+        Ok(true)
     }
 
     /// Begins to append to a leaf, if no other thread is in the way.

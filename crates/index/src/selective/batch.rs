@@ -166,7 +166,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             drop(held.lock);
         }
         for (key, left) in sparse {
-            merge_sparse(left, || L::Structure::merge(self, key));
+            merge_sparse(left, |side| L::Structure::merge(self, key, side));
             self.compact_if_sparse();
         }
     }

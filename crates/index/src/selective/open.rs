@@ -11,7 +11,7 @@ use crate::counter::Counter;
 use crate::image;
 use crate::latch::{Latches, check_apart};
 use crate::registry::{Recovery, find_root, in_shares, kind_of};
-use crate::{Error, Key, Stats};
+use crate::{Direction, Error, Key, Stats};
 use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pool, Word, probe};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -240,7 +240,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     pub(super) fn merge_empty(&self) {
         merge_each(&self.leaves, &self.router, |key| {
             if self.read(Target::At(key), None, |leaf, _| Ok(leaf.count() == 0)) {
-                let _ = L::Structure::merge(self, key);
+                let _ = L::Structure::merge(self, key, Direction::Forward);
             }
         });
     }

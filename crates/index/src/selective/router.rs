@@ -13,7 +13,7 @@ pub use siblings::Siblings;
 
 pub use crate::latch::Restart;
 use crate::latch::{Latch, until_done};
-use crate::{Key, Rebuilds};
+use crate::{Direction, Key, Rebuilds};
 use everleaf_pmem::htm::Statistics;
 use std::borrow::Borrow;
 
@@ -177,8 +177,9 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
         }
     }
 
-    /// Two neighbouring leaves, one of them that of `key`, which keep their places until the result is dropped. `None` if there are no two.
-    fn neighbours(&self, key: &K) -> Result<Option<Self::Neighbours<'_>>, Restart>;
+    /// The leaf of `key` and its neighbour on one side, or on the other if it has none there, which keep their places until the result is dropped. `None` if it
+    /// has none at all.
+    fn neighbours(&self, key: &K, side: Direction) -> Result<Option<Self::Neighbours<'_>>, Restart>;
 
     /// Whether many leaves are alone under their nodes, and would have neighbours if [`Router::compact`] were called.
     fn is_sparse(&self) -> bool {
@@ -234,7 +235,7 @@ mod tests {
     fn router_against_model<K: Key + ?Sized, R: Router<K>>(build: Build<K, R>, key: impl Fn(u64) -> K::Owned) {
         let router = build(&[(key(0), 1)]);
         let mut model = BTreeMap::from([(key(0), 1u64)]);
-        let (mut state, mut next) = (7u64, 2);
+        let (mut state, mut next, sides) = (7u64, 2, [Direction::Forward, Direction::Reverse]);
         for step in 0..4000 {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             let at = key((state >> 33) % 1000);
@@ -246,7 +247,7 @@ mod tests {
                 model.insert(low, next);
                 model.insert(at, next + 1);
                 next += 2;
-            } else if let Some(pair) = router.neighbours(at.borrow()).unwrap() {
+            } else if let Some(pair) = router.neighbours(at.borrow(), sides[step as usize % 2]).unwrap() {
                 let [left, right] = pair.fences();
                 assert_eq!(left.high.as_ref(), Some(&right.low));
                 assert_eq!(pair.leaves(), [&left.low, &right.low].map(|low| *model.get::<K::Owned>(low).unwrap()));

@@ -13,7 +13,7 @@ use super::router::{Restart, Router};
 use super::{Held, Selective};
 use crate::counter::Counter;
 use crate::latch::Patience;
-use crate::{Error, Key};
+use crate::{Direction, Error, Key};
 use everleaf_pmem::Medium;
 use std::borrow::Borrow;
 
@@ -42,8 +42,8 @@ pub trait Structure<K: Key + ?Sized, L: LeafLayout<K>> {
         Err(held)
     }
 
-    /// Merges the leaf of `key` with a neighbour, if that is worthwhile and nobody is in the way.
-    fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K) -> Result<(), Restart>;
+    /// Merges the leaf of `key` with the [neighbour](Router::neighbours) on a side, if that is worthwhile and nobody is in the way. Returns whether it did.
+    fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K, side: Direction) -> Result<bool, Restart>;
 }
 
 /// How an attempt to make room for a change has ended.
@@ -56,19 +56,21 @@ pub enum Room {
     Prevented,
 }
 
-/// Calls `merge` for a leaf in which a removal has left this many entries. If somebody is in the way, this does not wait, because a later removal tries again.
-/// But if nothing is left, there is no later removal.
+/// Calls `merge` for a leaf in which a removal has left this many entries, with the neighbour behind it and, if they do not merge, with the one before: where
+/// keys are removed in ascending order, that is the sparse one. If somebody is in the way, this does not wait, because a later removal tries again. But if
+/// nothing is left, there is no later removal.
 #[cold]
-pub(crate) fn merge_sparse(left: usize, mut merge: impl FnMut() -> Result<(), Restart>) {
+pub(crate) fn merge_sparse(left: usize, mut merge: impl FnMut(Direction) -> Result<bool, Restart>) {
     let mut attempts = if left == 0 { PATIENCE } else { 1 };
     let mut patience = Patience::default();
-    while merge().is_err() && attempts > 1 {
+    let mut merge_either = || Ok::<_, Restart>(merge(Direction::Forward)? || merge(Direction::Reverse)?);
+    while merge_either().is_err() && attempts > 1 {
         attempts -= 1;
         patience.wait();
     }
 }
 
-/// Calls `merge` for the leaf of each key in turn, from the lowest on, and again for what two have become.
+/// Calls `merge` for the leaf of each key and the one behind it, from the lowest on, and again for what two have become.
 pub(crate) fn merge_each<K: Key + ?Sized>(leaves: &Counter, router: &impl Router<K>, mut merge: impl FnMut(&K)) {
     let mut low = Some(K::LOWEST.to_owned());
     while let Some(key) = low {

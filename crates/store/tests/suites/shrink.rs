@@ -313,19 +313,22 @@ fn a_pool_that_is_full_of_gaps_takes_what_is_large() {
     assert!((0..full).step_by(4).all(|n| space.get(&key(n)).unwrap().as_deref() == Some(&value(n)[..])));
 }
 
-/// Keys that come in order leave an extent of leaves after every few records, which must be given back before a larger value fits.
+/// Keys that come in order leave an extent of leaves after every few records, which must be given back before a larger value fits. Leaves merge in whatever order
+/// they become sparse.
 #[test]
 fn leaves_make_room_for_what_is_large() {
-    let (store, space) = fixture::store(Options { index: "ever".into(), size_max: 64 << 20, ..Options::default() });
-    let full = (0u64..).find(|n| !fits(space.put(&n.to_be_bytes(), &[1; 200]))).unwrap();
-    // In an order in which neighbouring leaves become sparse together: those merge.
-    (0..full).map(|n| n * 7919 % full).filter(|n| n % 8 != 0).for_each(|n| assert!(space.delete(&n.to_be_bytes()).unwrap()));
-    let large = vec![2; 1_000_000];
-    let fit = (0u64..).find(|n| !fits(space.put(&(1 << 40 | n).to_be_bytes(), &large))).unwrap();
-    println!("{full} values, then {fit}");
-    assert!(fit >= 15, "{full} values, then {fit}");
-    check(&store);
-    assert!((0..full).step_by(8).all(|n| space.get(&n.to_be_bytes()).unwrap().as_deref() == Some(&[1; 200][..])));
+    let orders: [(&str, fn(u64, u64) -> u64); 3] = [("ascending", |n, _| n), ("descending", |n, full| full - 1 - n), ("scattered", |n, full| n * 7919 % full)];
+    for (order, of) in orders {
+        let (store, space) = fixture::store(Options { index: "ever".into(), size_max: 64 << 20, ..Options::default() });
+        let full = (0u64..).find(|n| !fits(space.put(&n.to_be_bytes(), &[1; 200]))).unwrap();
+        (0..full).map(|n| of(n, full)).filter(|n| n % 8 != 0).for_each(|n| assert!(space.delete(&n.to_be_bytes()).unwrap()));
+        let large = vec![2; 1_000_000];
+        let fit = (0u64..).find(|n| !fits(space.put(&(1 << 40 | n).to_be_bytes(), &large))).unwrap();
+        println!("{order}: {full} values, then {fit}");
+        assert!(fit >= 15, "{order}: {full} values, then {fit}");
+        check(&store);
+        assert!((0..full).step_by(8).all(|n| space.get(&n.to_be_bytes()).unwrap().as_deref() == Some(&[1; 200][..])));
+    }
 }
 
 /// The data that an index leaves at its close, and later writes, take room again: a little, not a whole step of growth.

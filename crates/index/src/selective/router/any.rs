@@ -3,7 +3,7 @@
 use super::siblings::Siblings;
 use super::{Fences, Olc, Packed, Route, Router, Target, Way};
 use crate::latch::Restart;
-use crate::{Key, Rebuilds};
+use crate::{Direction, Key, Rebuilds};
 use everleaf_pmem::htm::Statistics;
 
 /// One of the routers.
@@ -99,8 +99,8 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for AnyRouter<K, FANOUT> {
         whichever!(self, router => router.populate(old, leaves));
     }
 
-    fn neighbours(&self, key: &K) -> Result<Option<Siblings<'_, K, FANOUT>>, Restart> {
-        whichever!(self, router => router.neighbours(key))
+    fn neighbours(&self, key: &K, side: Direction) -> Result<Option<Siblings<'_, K, FANOUT>>, Restart> {
+        whichever!(self, router => router.neighbours(key, side))
     }
 
     fn is_sparse(&self) -> bool {

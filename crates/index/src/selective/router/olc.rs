@@ -442,15 +442,14 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
         });
     }
 
-    fn neighbours(&self, key: &K) -> Result<Option<Siblings<'_, K, FANOUT>>, Restart> {
+    fn neighbours(&self, key: &K, side: Direction) -> Result<Option<Siblings<'_, K, FANOUT>>, Restart> {
         // A leaf alone under its node has a neighbour once the node has been merged.
         for is_tidy in [false, true] {
             let route = self.find(Target::At(key))?;
             let node = self.node(route.node);
             let hold = Hold::Appending(node.latch().append_from(route.version)?);
-            let count = node.shape().count;
-            if count >= 2 {
-                return Ok(Some(Siblings::new(self, &self.separators, node, hold, route.slot.min(count - 2))));
+            if node.shape().count >= 2 {
+                return Ok(Some(Siblings::new(self, &self.separators, node, hold, route.slot, side)));
             }
             hold.release_unchanged();
             if !is_tidy {
@@ -515,7 +514,7 @@ mod tests {
             if low != key {
                 Router::split(router, low, low, &low, &key, key);
             }
-        } else if let Ok(Some(pair)) = router.neighbours(&key) {
+        } else if let Ok(Some(pair)) = router.neighbours(&key, Direction::Forward) {
             let [left, _] = pair.leaves();
             pair.join(left, || ());
         }
@@ -527,7 +526,7 @@ mod tests {
         let router = Olc::<u64, 4>::build(&leaves);
         assert!(router.free.in_use() > 300);
         for key in (0..3).flat_map(|_| 0..1000) {
-            if let Some(pair) = router.neighbours(&key).unwrap() {
+            if let Some(pair) = router.neighbours(&key, Direction::Forward).unwrap() {
                 let [left, _] = pair.leaves();
                 pair.join(left, || ());
             }

@@ -37,7 +37,7 @@ use super::{Fences, Route, Router, Target, Way};
 use crate::arena::Arena;
 use crate::counter::Counter;
 use crate::latch::{Latch, Locked, Restart, until_done};
-use crate::{Key, Rebuild, Rebuilds};
+use crate::{Direction, Key, Rebuild, Rebuilds};
 use everleaf_pmem::schedule::{
     self,
     atomic::{AtomicU32, AtomicU64},
@@ -332,15 +332,14 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Packed<K, FANOUT> {
         });
     }
 
-    fn neighbours(&self, key: &K) -> Result<Option<Siblings<'_, K, FANOUT>>, Restart> {
+    fn neighbours(&self, key: &K, side: Direction) -> Result<Option<Siblings<'_, K, FANOUT>>, Restart> {
         let route = self.find(Target::At(key))?;
         let (node, lock) = self.lock(&route)?;
-        let count = node.shape().count;
-        if count < 2 {
+        if node.shape().count < 2 {
             lock.release_unchanged();
             return Ok(None);
         }
-        Ok(Some(Siblings::new(self, &self.separators, node, Hold::Locked(lock), route.slot.min(count - 2))))
+        Ok(Some(Siblings::new(self, &self.separators, node, Hold::Locked(lock), route.slot, side)))
     }
 
     fn rebuilds(&self) -> Rebuilds {
@@ -491,7 +490,7 @@ mod tests {
         let router = Packed::<u64, 4>::build(&(0..1000).map(|low| (low, low)).collect::<Vec<_>>());
         for sweep in 0.. {
             for key in 0..1000 {
-                if let Some(pair) = router.neighbours(&key).unwrap() {
+                if let Some(pair) = router.neighbours(&key, Direction::Forward).unwrap() {
                     let [left, _] = pair.leaves();
                     pair.join(left, || ());
                 }

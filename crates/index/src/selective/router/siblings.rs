@@ -2,8 +2,8 @@
 
 use super::node::{Node, Separators};
 use super::{Fences, Neighbours};
-use crate::Key;
 use crate::latch::{Appending, Locked};
+use crate::{Direction, Key};
 use std::borrow::Borrow;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -48,7 +48,10 @@ pub(super) trait Join<K: ?Sized> {
 }
 
 impl<'a, K: Key + ?Sized, const FANOUT: usize> Siblings<'a, K, FANOUT> {
-    pub(super) fn new(router: &'a dyn Join<K>, separators: &'a Separators<K>, node: &'a Node<FANOUT>, hold: Hold<'a>, slot: usize) -> Self {
+    /// The leaf of a slot and its neighbour on one side, or on the other if there is none. The node has two leaves or more.
+    pub(super) fn new(router: &'a dyn Join<K>, separators: &'a Separators<K>, node: &'a Node<FANOUT>, hold: Hold<'a>, slot: usize, side: Direction) -> Self {
+        let first = if side == Direction::Forward { slot } else { slot.saturating_sub(1) };
+        let slot = first.min(node.shape().count - 2);
         // The join comes behind a fence.
         node.approach_behind(slot);
         Self { router, separators, node, hold, slot }

@@ -20,7 +20,7 @@ use super::super::leaf::{self, Change, Divisible, Division, Entry, Pending, Plac
 use super::super::router::{Neighbours, Restart, Router};
 use super::super::{Before, Held, Selective};
 use super::{Room, Structure};
-use crate::{Error, Key};
+use crate::{Direction, Error, Key};
 use everleaf_pmem::vector::{self, RANKED, Wide};
 use everleaf_pmem::{Medium, Off, Pm, Word, probe};
 use std::borrow::Borrow;
@@ -69,7 +69,7 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
 
     #[cold]
     fn remove_last<'a, R: Router<K>, M: Medium>(tree: &'a Selective<K, L, R, M>, key: &K, held: Held<'a, L>) -> Result<(), Held<'a, L>> {
-        let Ok(Some(pair)) = tree.router.neighbours(key) else { return Err(held) };
+        let Ok(Some(pair)) = tree.router.neighbours(key, Direction::Forward) else { return Err(held) };
         let leaves = pair.leaves();
         let is_first = leaves[0] == held.off;
         let Ok(kept) = tree.try_hold(leaves[usize::from(is_first)]) else {
@@ -85,8 +85,8 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
     }
 
     #[cold]
-    fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K) -> Result<(), Restart> {
-        let Some(pair) = tree.router.neighbours(key)? else { return Ok(()) };
+    fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K, side: Direction) -> Result<bool, Restart> {
+        let Some(pair) = tree.router.neighbours(key, side)? else { return Ok(false) };
         let Ok([left, right]) = tree.hold_both(pair.leaves()) else {
             pair.release();
             return Err(Restart);
@@ -99,13 +99,12 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
                 left.lock.release_unchanged();
                 right.lock.release_unchanged();
                 pair.release();
-                return if before.is_some() { Err(Restart) } else { Ok(()) };
+                return if before.is_some() { Err(Restart) } else { Ok(false) };
             };
             (Some(before), left, right)
         };
         // A damaged leaf stays.
-        let _ = tree.unlink(pair, before, gone, kept);
-        Ok(())
+        Ok(tree.unlink(pair, before, gone, kept).is_ok())
     }
 }
 

@@ -20,7 +20,7 @@ use super::super::leaf::{self, Birth, Change, Entry, LeafLayout, Pending};
 use super::super::router::{Fences, Neighbours, Restart, Router};
 use super::super::{Halved, Held, Selective};
 use super::{Room, Structure};
-use crate::{Error, Key};
+use crate::{Direction, Error, Key};
 use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pm};
 use std::borrow::Borrow;
 
@@ -71,8 +71,8 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
     }
 
     #[cold]
-    fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K) -> Result<(), Restart> {
-        let Some(pair) = tree.router.neighbours(key)? else { return Ok(()) };
+    fn merge<R: Router<K>, M: Medium>(tree: &Selective<K, L, R, M>, key: &K, side: Direction) -> Result<bool, Restart> {
+        let Some(pair) = tree.router.neighbours(key, side)? else { return Ok(false) };
         let Ok([left, right]) = tree.hold_both(pair.leaves()) else {
             pair.release();
             return Err(Restart);
@@ -92,7 +92,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
             left.lock.release_unchanged();
             before.release_unchanged();
             pair.release();
-            return Ok(());
+            return Ok(false);
         };
         let fence = K::read_fence(&tree.pool, right.leaf.low());
         // This fences: others change the joined leaf as soon as it is unlatched, and are given the retired blocks.
@@ -106,7 +106,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>> Structure<K, L> for Replaced {
         if let Ok((_, Some((fence, _)))) = fence {
             tree.pool.retire(fence, &guard);
         }
-        Ok(())
+        Ok(true)
     }
 }
 
