@@ -1,5 +1,6 @@
 //! Clients: a connection as the executor and other connections see it.
 
+use crate::calls::Kept;
 use crate::command::Spec;
 use crate::executor::Unfinished;
 use crate::queue::Queue;
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Whether a client wants replies, as CLIENT REPLY says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,14 @@ pub(crate) struct Watched {
     pub(crate) size: usize,
 }
 
+/// A command in progress, for the slow log.
+pub(crate) struct Ongoing {
+    pub(crate) spec: &'static Spec,
+    pub(crate) arguments: Kept,
+    /// The time of its slices so far.
+    pub(crate) took: Duration,
+}
+
 /// A connection as its commands see it.
 pub(crate) struct Session {
     pub(crate) client: Arc<Client>,
@@ -54,6 +63,8 @@ pub(crate) struct Session {
     pub(crate) closing: Closing,
     /// A command in progress. Until it is done, no other runs.
     pub(crate) unfinished: Option<Box<dyn Unfinished>>,
+    /// What the slow log is to say of it, if it is one of Redis.
+    pub(crate) ongoing: Option<Ongoing>,
     /// Commands queued since MULTI.
     pub(crate) queue: Option<Queue>,
     pub(crate) watched: Watched,
@@ -71,6 +82,7 @@ impl Session {
             replies: Replies::On,
             closing: Closing::No,
             unfinished: None,
+            ongoing: None,
             queue: None,
             watched: Watched::default(),
             wants_backup: false,

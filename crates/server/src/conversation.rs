@@ -14,10 +14,10 @@
 //!
 //! The protocol depends on the port to which the client has connected ([`Dialect`]); all of this except 4 applies to both protocols.
 
-use crate::client::{Closing, Replies, Session};
+use crate::client::{Closing, Ongoing, Replies, Session};
 use crate::command::{Arguments, Flags, Spec};
 use crate::executor::{Call, Failure, Slice, execute, resolve};
-use crate::group::{Kind, Part, Place, Single, run_together};
+use crate::group::{Kind, Part, Place, Single, run_for_clients};
 use crate::memcached::execute::{Asked, data_size_max};
 use crate::memcached::request::{LINE_SIZE_MAX, Limits, Progress as Asking, Request, parse, words};
 use crate::memcached::{self, item};
@@ -25,6 +25,7 @@ use crate::reply::Reply;
 use crate::resp::{FrameLimits, Parser, Progress};
 use crate::shared::{Counters, Shared};
 use arrayvec::ArrayVec;
+use std::time::Instant;
 
 /// Arguments that a slice handles, approximately.
 const SLICE_ARGUMENT_COUNT: usize = 4096;
@@ -175,7 +176,7 @@ impl Conversation {
     pub(crate) fn held_part<'p>(&'p self, input: &'p [u8], reply: &'p mut Reply) -> Part<'p> {
         let (places, made, output_size_left) = self.held.as_ref().map_or((&[][..], &[][..], 0), |held| (&held.places, &held.made, held.output_size_left));
         let output_size_max = reply.out.len() + output_size_left;
-        Part::new(input, made, places, reply, output_size_max)
+        Part::new(input, made, places, reply, output_size_max).of(&self.session.client)
     }
 
     /// Notes that `count` of the held commands are done; returns what [`Conversation::advance`] would have returned without holding.
@@ -254,7 +255,7 @@ impl Conversation {
         let resolved = resolve(arguments, &self.session, work.server);
         let may_join = self.session.replies == Replies::On && self.session.queue.is_none();
         let spec = resolved.as_ref().ok().filter(|_| may_join);
-        let place = spec.and_then(|spec| Place::of(spec.name, arguments, spans, frame.start, || work.server.store.time_ms()));
+        let place = spec.and_then(|spec| Place::of(spec, arguments, spans, frame.start, || work.server.store.time_ms()));
         self.make_room(work, input, done, place.is_some())?;
         if let Some(place) = place {
             self.session.command = resolved.ok();
@@ -375,9 +376,14 @@ impl Conversation {
     /// Runs the next slice of the command in progress.
     fn go_on(&mut self, server: &Shared, counters: &Counters) {
         let Some(mut unfinished) = self.session.unfinished.take() else { return };
-        let start = self.reply.out.len();
+        let (start, begun) = (self.reply.out.len(), Instant::now());
         let advanced = unfinished.advance(server.databases(counters), counters);
         unfinished.hand_out(&mut self.reply);
+        let (calls, client, took) = (&server.calls, &self.session.client, begun.elapsed());
+        if let Some(ongoing) = &mut self.session.ongoing {
+            ongoing.took += took;
+            calls.count(client.thread, ongoing.spec, 0, took);
+        }
         match advanced {
             Ok(Slice::More) => {
                 self.session.unfinished = Some(unfinished);
@@ -386,11 +392,15 @@ impl Conversation {
             Ok(Slice::Last) => unfinished.finish(&mut self.reply),
             Err(failure) => {
                 counters.fail(failure.is_full());
+                self.session.ongoing.iter().for_each(|ongoing| calls.fail(client.thread, ongoing.spec));
                 match self.dialect {
                     Dialect::Redis => failure.write(&mut self.reply),
                     Dialect::Memcached => item::fail(&mut self.reply.out, failure.shown()),
                 }
             }
+        }
+        if let Some(Ongoing { spec, arguments, took }) = self.session.ongoing.take() {
+            calls.slow.note(client, spec, took, || arguments);
         }
         self.withhold(start);
     }
@@ -401,8 +411,8 @@ impl Conversation {
         if group.places.is_empty() {
             return None;
         }
-        let mut part = Part::new(input, &group.made, &group.places, &mut self.reply, output_size_max);
-        run_together(server.namespace(self.session.database), counters, std::slice::from_mut(&mut part));
+        let mut part = Part::new(input, &group.made, &group.places, &mut self.reply, output_size_max).of(&self.session.client);
+        run_for_clients(server, self.session.database, counters, std::slice::from_mut(&mut part));
         let rest = group.places.get(part.done()).map(|place| place.frame);
         work.group.places.clear();
         work.group.made.clear();

@@ -8,7 +8,7 @@
 use crate::client::Session;
 use crate::connection::{Buffers, Connection, Turn};
 use crate::conversation::Dialect;
-use crate::group::{Part, run_together};
+use crate::group::{Part, run_for_clients};
 use crate::shared::Shared;
 use mio::event::Event;
 use mio::net::{TcpListener, TcpStream};
@@ -184,7 +184,7 @@ impl EventLoop {
                 let done: Vec<usize> = {
                     let mut parts: Vec<_> = held.iter_mut().map(|(key, reply)| self.connections[*key].held_part(reply)).collect();
                     let _working = server.gate.enter(self.index);
-                    let count = run_together(server.namespace(database), counters, &mut parts);
+                    let count = run_for_clients(&server, database, counters, &mut parts);
                     parts[..count].iter().map(Part::done).collect()
                 };
                 for ((key, reply), done) in held.drain(..done.len()).zip(done) {

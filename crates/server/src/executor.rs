@@ -7,13 +7,15 @@
 //! 4. Commands that visit many keys ([`walk`], [`many`]) do so in slices, between which other connections of the thread have their turn. MSET and MSETNX do
 //!    not: they are one batch of the store, all or nothing; nor does EXEC ([`transaction`]).
 
-use crate::client::Session;
+use crate::calls::keep;
+use crate::client::{Ongoing, Session};
 use crate::command::{Arguments, Flags, Spec, lookup};
 use crate::database::{Database, Databases};
 use crate::reply::Reply;
 use crate::shared::{Counters, Shared};
 use std::borrow::Cow;
 use std::fmt;
+use std::time::Instant;
 
 pub(crate) mod backup;
 pub(crate) mod client;
@@ -30,6 +32,7 @@ pub(crate) mod memory;
 pub(crate) mod numbers;
 pub(crate) mod scan;
 pub(crate) mod server;
+pub(crate) mod slowlog;
 pub(crate) mod strings;
 pub(crate) mod transaction;
 pub(crate) mod walk;
@@ -212,12 +215,24 @@ pub(crate) fn execute(call: &mut Call<'_>) {
 
 /// The same, but leaves the failure to the caller.
 fn try_execute(call: &mut Call<'_>) -> Result<(), Failure> {
-    let start = call.reply.out.len();
-    call.session.command = Some(call.spec);
+    let (start, begun, spec) = (call.reply.out.len(), Instant::now(), call.spec);
+    call.session.command = Some(spec);
     call.counters.commands.add(1);
-    (call.spec.run)(call).inspect_err(|failure| {
+    let outcome = (spec.run)(call);
+    let (calls, client, took) = (&call.server.calls, &call.session.client, begun.elapsed());
+    calls.count(client.thread, spec, 1, took);
+    let arguments = || keep(spec, call.arguments);
+    call.session.ongoing = match call.session.unfinished {
+        Some(_) => Some(Ongoing { spec, arguments: arguments(), took }),
+        None => {
+            calls.slow.note(client, spec, took, arguments);
+            None
+        }
+    };
+    outcome.inspect_err(|failure| {
         call.reply.out.truncate(start);
         call.counters.fail(failure.is_full());
+        calls.fail(call.session.client.thread, spec);
     })
 }
 

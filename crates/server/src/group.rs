@@ -5,7 +5,9 @@
 //! went well, each when the next value is known or all is done, and then corrected where necessary: the digit of a DEL, and the reply to a command that failed.
 //! Values found after that are looked up again.
 
-use crate::command::Arguments;
+use crate::calls::{Calls, Kept, clip};
+use crate::client::Client;
+use crate::command::{Arguments, Spec};
 use crate::database::OVER;
 use crate::executor::{Failure, expiry};
 use crate::memcached::execute::Outcome;
@@ -14,10 +16,11 @@ use crate::memcached::meta::{Flags, Plain, Told, Verb};
 use crate::memcached::request::{Request, Storing};
 use crate::reply::Reply;
 use crate::resp::Span;
-use crate::shared::Counters;
+use crate::shared::{Counters, Shared};
 use everleaf::{Act, Error, Found, Namespace};
 use std::borrow::Cow;
 use std::ops::{ControlFlow, Range};
+use std::time::{Duration, Instant};
 
 /// Commands given to the store at once.
 const ACTS_AT_ONCE: usize = 1024;
@@ -46,6 +49,8 @@ pub(crate) struct Place {
     /// Flags of a meta command.
     flags: Range<usize>,
     style: Style,
+    /// The command, if it is one of Redis.
+    spec: Option<&'static Spec>,
 }
 
 /// How a command is answered.
@@ -75,14 +80,17 @@ pub(crate) struct Part<'p> {
     starts: Vec<usize>,
     /// Number of commands done.
     done: usize,
+    /// Those that have failed.
+    failed: Vec<usize>,
+    client: Option<&'p Client>,
 }
 
 impl Place {
-    /// The place of a command, if it is one that is run in groups. `name` and `arguments` are the command's; its frame begins at `frame`.
-    pub(crate) fn of(name: &str, arguments: Arguments<'_>, spans: &[Span], frame: usize, now_ms: impl FnOnce() -> u64) -> Option<Self> {
+    /// The place of a command, if it is one that is run in groups. Its frame begins at `frame`.
+    pub(crate) fn of(spec: &'static Spec, arguments: Arguments<'_>, spans: &[Span], frame: usize, now_ms: impl FnOnce() -> u64) -> Option<Self> {
         // With a time that is over it removes the key, or is an error.
         let set_until = |time: usize, notation| expiry::time_to_come(arguments.at(time), notation, now_ms()).map(|at| Kind::Set { expiry_ms: Some(at) });
-        let (kind, value) = match (name, spans.len()) {
+        let (kind, value) = match (spec.name, spans.len()) {
             ("get", 2) => (Kind::Get, None),
             ("set", 3) => (Kind::Set { expiry_ms: None }, Some(2)),
             ("set", 5) => (set_until(4, expiry::notation(arguments, 3)?)?, Some(2)),
@@ -95,7 +103,7 @@ impl Place {
             let range = spans[index].range();
             frame + range.start..frame + range.end
         };
-        Some(Self { kind, frame, key: place(1), value: value.map_or(0..0, place), flags: 0..0, style: Style::Redis })
+        Some(Self { kind, frame, key: place(1), value: value.map_or(0..0, place), flags: 0..0, style: Style::Redis, spec: Some(spec) })
     }
 
     /// Counts the setting of its key.
@@ -119,7 +127,7 @@ impl Place {
         if let Some((flags, data)) = single.item {
             item::make(flags, &input[place(data)], made);
         }
-        Self { kind: single.kind, frame, key: place(single.key), value: start..made.len(), flags: place(&single.flags), style: single.style }
+        Self { kind: single.kind, frame, key: place(single.key), value: start..made.len(), flags: place(&single.flags), style: single.style, spec: None }
     }
 
     fn act<'i>(&self, input: &'i [u8], made: &'i [u8]) -> (&'i [u8], Act<'i>) {
@@ -240,7 +248,33 @@ impl Style {
 
 impl<'p> Part<'p> {
     pub(crate) fn new(input: &'p [u8], made: &'p [u8], places: &'p [Place], reply: &'p mut Reply, output_size_max: usize) -> Self {
-        Self { input, made, places, reply, output_size_max, starts: Vec::new(), done: 0 }
+        Self { input, made, places, reply, output_size_max, starts: Vec::new(), done: 0, failed: Vec::new(), client: None }
+    }
+
+    /// The same, as commands of this client.
+    pub(crate) fn of(self, client: &'p Client) -> Self {
+        Self { client: Some(client), ..self }
+    }
+
+    /// Counts the commands that are done, of which each took so long.
+    fn count(&self, calls: &Calls, each: Duration) {
+        let Some(client) = self.client else { return };
+        let spec_of = |number: usize| self.places[number].spec;
+        (0..self.done).filter_map(spec_of).for_each(|spec| calls.count(client.thread, spec, 1, each));
+        self.failed.iter().filter_map(|number| spec_of(*number)).for_each(|spec| calls.fail(client.thread, spec));
+    }
+
+    /// The first command that is done, if it is one of Redis.
+    fn first(&self) -> Option<(&'p Client, &'static Spec, &'p Place, &Self)> {
+        let place = self.places[..self.done].first()?;
+        Some((self.client?, place.spec?, place, self))
+    }
+
+    /// A command as the slow log keeps it.
+    fn keep(&self, spec: &Spec, place: &Place) -> Kept {
+        let (key, act) = place.act(self.input, self.made);
+        let value = if let Act::Put(value) | Act::PutUntil(value, _) = act { Some(value) } else { None };
+        [spec.name.as_bytes(), key].into_iter().chain(value).map(clip).collect()
     }
 
     fn acts(&self) -> impl Iterator<Item = (&'p [u8], Act<'p>)> + use<'p> {
@@ -320,6 +354,7 @@ impl<'p> Part<'p> {
         counters.fail(error.is_no_space());
         self.places[number].style.failed(&mut told, error);
         self.rewrite(number, &told.out);
+        self.failed.push(number);
         self.done += 1;
     }
 
@@ -343,11 +378,33 @@ impl<'p> Part<'p> {
         };
         if let Err(error) = outcome {
             self.reply.out.truncate(start);
+            self.failed.push(0);
             counters.fail(error.is_no_space());
             place.style.failed(self.reply, error);
         }
         self.done = 1;
     }
+}
+
+/// [`run_together`], and notes how long it took.
+pub(crate) fn run_for_clients(server: &Shared, database: usize, counters: &Counters, parts: &mut [Part<'_>]) -> usize {
+    let begun = Instant::now();
+    let count = run_together(server.namespace(database), counters, parts);
+    let (took, done) = (begun.elapsed(), parts.iter().map(Part::done).sum::<usize>());
+    let each = took / u32::try_from(done).unwrap_or(u32::MAX).max(1);
+    for part in &*parts {
+        part.count(&server.calls, each);
+    }
+    if let Some((client, spec, place, part)) = parts.iter().find_map(Part::first) {
+        server.calls.slow.note(client, spec, took, || {
+            let mut kept = part.keep(spec, place);
+            if done > 1 {
+                kept.push(format!("... ({done} commands together)").into_bytes());
+            }
+            kept
+        });
+    }
+    count
 }
 
 /// Runs the commands of `parts`, each on its own, as if one after the other; returns for how many parts. Of the other parts no command is done, because many
@@ -420,7 +477,15 @@ mod tests {
 
     /// Commands, each with a key of one letter that is also its value, and the input that contains them.
     fn commands(of: &[(Kind, u8)]) -> (Vec<u8>, Vec<Place>) {
-        let place = |(at, &(kind, _)): (usize, &(Kind, u8))| Place { kind, frame: at, key: at..at + 1, value: at..at + 1, flags: 0..0, style: Style::Redis };
+        let place = |(at, &(kind, _)): (usize, &(Kind, u8))| Place {
+            kind,
+            frame: at,
+            key: at..at + 1,
+            value: at..at + 1,
+            flags: 0..0,
+            style: Style::Redis,
+            spec: None,
+        };
         (of.iter().map(|(_, key)| *key).collect(), of.iter().enumerate().map(place).collect())
     }
 

@@ -12,6 +12,7 @@
 
 mod background;
 mod backups;
+mod calls;
 mod client;
 mod command;
 mod compactions;

@@ -1,6 +1,7 @@
 //! The state that all event loops of a server share.
 
 use crate::backups::Backups;
+use crate::calls::Calls;
 use crate::client::{Client, Clients};
 use crate::compactions::Compactions;
 use crate::config::Config;
@@ -165,6 +166,7 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     /// Identifies a run of the server, so that clients can tell one from the next.
     pub(crate) run_id: String,
+    pub(crate) calls: Calls,
     rate: Mutex<Rate>,
     counters: Vec<Counters>,
     /// The totals at the last CONFIG RESETSTAT: counters are never reset, since their owner might be counting.
@@ -198,6 +200,7 @@ impl Shared {
             started: Instant::now(),
             run_id: format!("{:032x}{:08x}", rand::random::<u128>(), rand::random::<u32>()),
             rate: Mutex::new(Rate { since: Instant::now(), commands: 0, per_second: 0 }),
+            calls: Calls::new(wakers.len()),
             counters: wakers.iter().map(|_| Counters::default()).collect(),
             baseline: Mutex::new(Totals::default()),
             password: RwLock::new(config.password.clone()),
@@ -263,6 +266,7 @@ impl Shared {
 
     pub(crate) fn reset_totals(&self) {
         *self.baseline.lock() = self.sum();
+        self.calls.reset();
     }
 
     pub(crate) fn has_password(&self) -> bool {

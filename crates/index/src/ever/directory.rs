@@ -56,6 +56,11 @@ resident! {
 
 const OUTSIDE: &str = "an extent of leaves does not lie in the pool";
 
+/// Of so many extents, one is made at a time; of twice as many, two.
+const MADE_SHARE: usize = 16;
+/// Most extents that are made at a time: a megabyte.
+const MADE_MAX: usize = 16;
+
 /// Extents are emptied only if they are at least one in this many.
 const SPARE_SHARE: usize = 8;
 
@@ -224,7 +229,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         Descriptors::number(handle(leaf)) / LEAVES
     }
 
-    /// Takes a dead leaf, making a new extent if there is none.
+    /// Takes a dead leaf. If there is none, makes a new extent, or several next to each other: so they leave long runs of slabs between them to records.
     ///
     /// # Errors
     /// A full pool.
@@ -237,6 +242,18 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         if let Some(leaf) = self.take_dead() {
             return Ok(leaf);
         }
+        let made = self.make(pool, first)?;
+        let many = (self.extent_count() / MADE_SHARE).min(MADE_MAX);
+        let more = (1..many).map_while(|_| self.make(pool, first).ok());
+        let all: Vec<Dead> = made.chain(more.flatten()).collect();
+        let mut state = schedule::lock(&self.state);
+        // In reverse, so that leaves are taken in the order of memory.
+        state.free.extend(all.into_iter().rev());
+        Ok(state.free.pop().expect("leaves were just added"))
+    }
+
+    /// Makes an extent and returns its leaves, which are dead. The caller holds the list.
+    fn make<M: Medium>(&self, pool: &Pool<M>, first: &Word) -> Result<impl DoubleEndedIterator<Item = Dead> + use<M, LINES, LEAVES>, Error> {
         let extent = pool.alloc::<Extent<LINES, LEAVES>>()?;
         let is_known = extent.is_untouched();
         let number = schedule::lock(&self.state).next_number();
@@ -247,11 +264,13 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         // persist-equivalent(fence drop): whoever takes a leaf here fences before that leaf lives. Others, who may take leaves of the extent at once, do not
         // wait for this flush.
         let extent = pool.link(first, extent);
-        // In reverse, so that leaves are taken in the order of memory.
-        let mut state = schedule::lock(&self.state);
-        let leaves = self.add(&mut state, extent)?.rev();
-        state.free.extend(leaves.map(|number| Dead { number, is_known }));
-        Ok(state.free.pop().expect("leaves were just added"))
+        Ok(self.adopt(extent)?.map(move |number| Dead { number, is_known }))
+    }
+
+    /// Number of extents.
+    fn extent_count(&self) -> usize {
+        let state = schedule::lock(&self.state);
+        state.count - state.vacant.len()
     }
 
     /// Takes a dead leaf, if there is one.

@@ -2,7 +2,8 @@
 
 use super::{Flags, Group, Keys, Run, Spec};
 use crate::executor::{
-    backup, client, conditional, config, connection, expiry, info, introspection, keys, many, memory, numbers, scan, server, strings, transaction, walk,
+    backup, client, conditional, config, connection, expiry, info, introspection, keys, many, memory, numbers, scan, server, slowlog, strings, transaction,
+    walk,
 };
 
 const READ: Flags = Flags::READONLY;
@@ -105,6 +106,7 @@ pub(crate) static TABLE: &[Spec] = &[
     string("setnx", 3, WRITE_NEW.and(FAST), Keys::FIRST, "1.0.0", "Sets a key if it is absent.", strings::setnx),
     string("setrange", 4, WRITE_NEW, Keys::FIRST, "2.2.0", "Overwrites a part of the value of a key, after zeros if it is too short.", strings::setrange),
     plain(Server, "shutdown", -1, ADMIN.and(Flags::ALLOW_BUSY).and(Flags::NO_MULTI), "1.0.0", "Stops the server.", server::shutdown),
+    parent(Server, "slowlog", "2.2.12", "Commands about the commands that took long.", SLOWLOG),
     string("strlen", 2, READ.and(FAST), Keys::FIRST, "2.2.0", "Returns the length of the value of a key.", strings::strlen),
     string("substr", 4, READ, Keys::FIRST, "1.0.0", "An older name of GETRANGE.", strings::getrange),
     plain(Server, "time", 1, ALWAYS.and(FAST), "2.6.0", "Returns the time as seconds and microseconds since 1970.", server::time),
@@ -154,6 +156,14 @@ const MEMORY: &[Spec] = &[
     plain(Server, "memory|help", 2, ALWAYS, "5.0.0", "Lists the subcommands.", introspection::help),
     plain(Server, "memory|purge", 2, SAVE, "4.0.0", "Makes the pool as small as what it holds, in the background.", memory::purge),
     line(Server, "memory|usage", -3, READ, Keys::SECOND, "4.0.0", "Returns how many bytes a key takes in the pool.", memory::usage),
+];
+
+#[rustfmt::skip]
+const SLOWLOG: &[Spec] = &[
+    plain(Server, "slowlog|get", -2, ADMIN, "2.2.12", "Returns the last commands that took long.", slowlog::get),
+    plain(Server, "slowlog|help", 2, ALWAYS, "6.2.0", "Lists the subcommands.", introspection::help),
+    plain(Server, "slowlog|len", 2, ADMIN, "2.2.12", "Counts the commands that are kept.", slowlog::len),
+    plain(Server, "slowlog|reset", 2, ADMIN, "2.2.12", "Forgets them.", slowlog::reset),
 ];
 
 #[rustfmt::skip]

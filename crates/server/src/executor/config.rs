@@ -1,7 +1,7 @@
 //! CONFIG: settings, under the names that Redis gives them.
 //!
-//! Only `maxclients` and `requirepass` can change while the server runs. Setting another to its current value is no error, for scripts that ensure a setting;
-//! setting it to any other value is an error, and never silently ignored.
+//! Only `maxclients`, `requirepass` and the settings of the slow log can change while the server runs. Setting another to its current value is no error, for
+//! scripts that ensure a setting; setting it to any other value is an error, and never silently ignored.
 
 use super::{Call, Failure};
 use crate::glob;
@@ -28,6 +28,8 @@ fn settings(server: &Shared) -> Vec<(&'static str, Vec<u8>)> {
         ("proto-max-bulk-len", number(config.limits.bulk_size_max)),
         ("requirepass", server.password().unwrap_or_default()),
         ("save", Vec::new()),
+        ("slowlog-log-slower-than", server.calls.slow.slower_than_us.load(Ordering::Relaxed).to_string().into_bytes()),
+        ("slowlog-max-len", number(server.calls.slow.length_max.load(Ordering::Relaxed))),
         ("tcp-keepalive", number(config.keepalive_seconds as usize)),
         ("timeout", number(0)),
     ]
@@ -47,6 +49,8 @@ pub(crate) fn is_like(name: &str, pattern: &[u8]) -> Result<bool, Failure> {
     glob::matches(&pattern.to_ascii_lowercase(), name.as_bytes(), &mut 0)
 }
 
+/// Most entries of the slow log: each may take some 4 KiB.
+const SLOW_MAX: usize = 1 << 16;
 /// Longest pattern for the server's own names, in bytes.
 const PATTERN_SIZE_MAX: usize = 256;
 
@@ -76,8 +80,8 @@ pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
     if !call.arguments.len().is_multiple_of(2) {
         return Err(Failure::SYNTAX);
     }
-    let mut connection_count_max = None;
-    let mut password = None;
+    let (mut connection_count_max, mut password, mut slower_than_us, mut slow_max) = (None, None, None, None);
+    let integer = |name, value| crate::resp::parse_integer(value).ok_or_else(|| failed(name, "argument couldn't be parsed into an integer"));
     let settings = settings(call.server);
     // Before any value is judged, as in Redis.
     for index in (2..call.arguments.len()).step_by(2) {
@@ -95,8 +99,7 @@ pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
         };
         match *name {
             "maxclients" => {
-                let count = crate::resp::parse_integer(value).ok_or_else(|| failed(name, "argument couldn't be parsed into an integer"))?;
-                let count = usize::try_from(count)
+                let count = usize::try_from(integer(name, value)?)
                     .ok()
                     .filter(|&count| count > 0)
                     .ok_or_else(|| failed(name, "argument must be between 1 and 4294967295 inclusive"))?;
@@ -105,6 +108,15 @@ pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
                     return Err(failed(name, &format!("The operating system is not able to handle the specified number of clients, try with {room}")));
                 }
                 connection_count_max = Some(count);
+            }
+            "slowlog-log-slower-than" => {
+                let is_allowed = |microseconds: &i64| *microseconds >= -1;
+                let microseconds = Some(integer(name, value)?).filter(is_allowed);
+                slower_than_us = Some(microseconds.ok_or_else(|| failed(name, "argument must be between -1 and 9223372036854775807 inclusive"))?);
+            }
+            "slowlog-max-len" => {
+                let length = usize::try_from(integer(name, value)?).ok().filter(|length| *length <= SLOW_MAX);
+                slow_max = Some(length.ok_or_else(|| failed(name, "argument must be between 0 and 65536 inclusive"))?);
             }
             "requirepass" => password = Some((!value.is_empty()).then(|| value.to_vec())),
             _ if value.eq_ignore_ascii_case(current) => {}
@@ -117,6 +129,12 @@ pub(crate) fn set(call: &mut Call<'_>) -> Result<(), Failure> {
     }
     if let Some(password) = password {
         call.server.set_password(password);
+    }
+    if let Some(microseconds) = slower_than_us {
+        call.server.calls.slow.slower_than_us.store(microseconds, Ordering::Relaxed);
+    }
+    if let Some(length) = slow_max {
+        call.server.calls.slow.length_max.store(length, Ordering::Relaxed);
     }
     call.reply.ok();
     Ok(())

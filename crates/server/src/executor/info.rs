@@ -11,10 +11,13 @@ use std::time::UNIX_EPOCH;
 /// Minimum frequency of the search for expired keys when there is little to do; Redis reports it as `hz`.
 const SWEEPS_PER_SECOND: u32 = 1000 / crate::server::SWEEP_PAUSE.as_millis() as u32;
 
+/// The section about commands.
+const COMMANDS: &str = "Commandstats";
+
 type WriteSection = fn(&mut String, &Shared) -> fmt::Result;
 
 /// Names of the sections, with their functions.
-const SECTIONS: [(&str, WriteSection); 11] = [
+const SECTIONS: [(&str, WriteSection); 12] = [
     ("Server", server),
     ("Clients", clients),
     ("Memory", memory),
@@ -23,17 +26,20 @@ const SECTIONS: [(&str, WriteSection); 11] = [
     ("Store", store),
     ("Replication", replication),
     ("CPU", cpu),
+    (COMMANDS, commands),
     ("Errorstats", errors),
     ("Cluster", cluster),
     ("Keyspace", keyspace),
 ];
 
 pub(crate) fn info(call: &mut Call<'_>) -> Result<(), Failure> {
-    let everything =
-        call.arguments.len() == 1 || (1..call.arguments.len()).any(|index| ["default", "all", "everything"].iter().any(|word| call.arguments.is(index, word)));
+    let asked = |words: &[&str]| (1..call.arguments.len()).any(|index| words.iter().any(|word| call.arguments.is(index, word)));
+    let everything = asked(&["all", "everything"]);
+    let default = everything || call.arguments.len() == 1 || asked(&["default"]);
     let mut text = String::new();
     for (name, write) in SECTIONS {
-        if everything || (1..call.arguments.len()).any(|index| call.arguments.is(index, name)) {
+        // Long, so it is not among the default sections.
+        if (if name == COMMANDS { everything } else { default }) || asked(&[name]) {
             if !text.is_empty() {
                 text.push_str("\r\n");
             }
@@ -146,6 +152,10 @@ fn stats(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "instantaneous_ops_per_sec:{}\r\nrejected_connections:{}\r\n", server.commands_per_second(), totals.rejected)?;
     write!(text, "expired_keys:{}\r\nevicted_keys:0\r\nlatest_fork_usec:0\r\n", totals.expired)?;
     write!(text, "keyspace_hits:{}\r\nkeyspace_misses:{}\r\ntotal_error_replies:{}\r\n", totals.hits, totals.misses, totals.errors)
+}
+
+fn commands(text: &mut String, server: &Shared) -> fmt::Result {
+    server.calls.describe(text)
 }
 
 /// Errors by code: only that of a full pool is counted by itself.

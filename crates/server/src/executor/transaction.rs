@@ -212,6 +212,7 @@ fn run_to_end(call: &mut Call<'_>, start: usize) -> Result<(), Failure> {
             return Err(TOO_MANY_REPLIES);
         }
         let Some(mut unfinished) = unfinished else { return Ok(()) };
+        call.session.ongoing = None;
         match unfinished.advance(call.databases, call.counters).inspect_err(|failure| call.counters.fail(failure.is_full()))? {
             Slice::More => call.session.unfinished = Some(unfinished),
             Slice::Last => unfinished.finish(call.reply),

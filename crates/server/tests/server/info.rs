@@ -215,3 +215,70 @@ fn names_that_monitors_know_are_there() {
     let now_us = std::time::UNIX_EPOCH.elapsed().unwrap().as_micros() as u64;
     assert!(number(&mut client, "server_time_usec").abs_diff(now_us) < 60_000_000);
 }
+
+fn calls(client: &mut Client, command: &str) -> Option<[u64; 2]> {
+    let info = String::from_utf8(client.call(&[b"INFO", b"commandstats"])).unwrap();
+    let line = info.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")))?;
+    let value = |name: &str| line.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('=')?.parse().ok());
+    assert!(value("usec").is_some(), "{line}");
+    Some(["calls", "failed_calls"].map(|name| value(name).unwrap()))
+}
+
+#[test]
+fn commands_are_counted_by_their_names() {
+    let server = Running::start();
+    let mut client = server.client();
+    // Run together, as they come in one piece.
+    let pipeline: Vec<u8> = [&["SET", "a", "1"][..], &["GET", "a"], &["GET", "b"], &["SET", &"k".repeat(70_000), "v"], &["DEL", "a"]]
+        .iter()
+        .flat_map(|command| encode(&command.iter().map(|part| part.as_bytes()).collect::<Vec<_>>()))
+        .collect();
+    client.send(&pipeline);
+    client.call(&[b"PING"]);
+    client.says("INCRBY a x", "-ERR value is not an integer or out of range\r\n");
+    client.says("EXISTS a b c", ":0\r\n");
+    assert!(client.call(&[b"CLIENT", b"ID"]).starts_with(b":"));
+    for (command, counts) in [("set", [2, 1]), ("get", [2, 0]), ("del", [1, 0]), ("incrby", [1, 1]), ("exists", [1, 0]), ("client|id", [1, 0])] {
+        assert_eq!(calls(&mut client, command), Some(counts), "{command}");
+    }
+    assert_eq!(calls(&mut client, "mget"), None);
+    let names = |client: &mut Client, sections: &[&[u8]]| String::from_utf8(client.call(sections)).unwrap().contains("cmdstat_");
+    assert!(!names(&mut client, &[b"INFO"]) && !names(&mut client, &[b"INFO", b"default"]) && names(&mut client, &[b"INFO", b"all"]));
+    client.says("CONFIG RESETSTAT", "+OK\r\n");
+    assert_eq!(calls(&mut client, "set"), None);
+}
+
+#[test]
+fn what_takes_long_is_kept() {
+    let server = Running::start();
+    let mut client = server.client();
+    client.says("SLOWLOG LEN", ":0\r\n");
+    client.says("CONFIG GET slowlog-log-slower-than", "*2\r\n$23\r\nslowlog-log-slower-than\r\n$5\r\n10000\r\n");
+    client.says("CONFIG SET slowlog-max-len 3", "+OK\r\n");
+    client.says("CLIENT SETNAME me", "+OK\r\n");
+    // Keys of several slices.
+    let many: Vec<u8> = (0..5000).flat_map(|n: u32| encode(&[b"SET", n.to_string().as_bytes(), b"v"])).collect();
+    client.send(&many);
+    client.call(&[b"PING"]);
+    let kept = |client: &mut Client| String::from_utf8(client.call(&[b"SLOWLOG", b"GET", b"-1"])).unwrap();
+    let is_slow = |client: &mut Client, what: &[&[u8]]| {
+        client.says("CONFIG SET slowlog-log-slower-than 0", "+OK\r\n");
+        client.call(what);
+        client.says("CONFIG SET slowlog-log-slower-than -1", "+OK\r\n");
+    };
+    let shown = |parts: &[&str]| parts.iter().map(|part| format!("${}\r\n{part}\r\n", part.len())).collect::<String>();
+    is_slow(&mut client, &[b"KEYS", b"*"]);
+    assert!(kept(&mut client).contains(&format!("*2\r\n{}", shown(&["KEYS", "*"]))), "{}", kept(&mut client));
+    is_slow(&mut client, &[b"APPEND", b"k", &[b'x'; 200]]);
+    let cut = format!("{}... (72 more bytes)", "x".repeat(128));
+    assert!(kept(&mut client).contains(&format!("*3\r\n{}", shown(&["APPEND", "k", &cut]))), "{}", kept(&mut client));
+    assert!(kept(&mut client).contains(&format!("{}$2\r\nme\r\n", shown(&[&client.socket.local_addr().unwrap().to_string()]))));
+    is_slow(&mut client, &[b"AUTH", b"hunter2"]);
+    assert!(!kept(&mut client).contains("hunter2") && kept(&mut client).contains("auth"), "{}", kept(&mut client));
+    // At most three, and the changes of the setting are among them.
+    client.says("SLOWLOG LEN", ":3\r\n");
+    client.says("SLOWLOG RESET", "+OK\r\n");
+    client.says("SLOWLOG LEN", ":0\r\n");
+    client.says("SLOWLOG GET -2", "-ERR count should be greater than or equal to -1\r\n");
+    assert!(client.call(&[b"CONFIG", b"SET", b"slowlog-log-slower-than", b"-2"]).starts_with(b"-ERR CONFIG SET failed"));
+}

@@ -2,7 +2,7 @@
 
 use crate::fixture::{self, check, fits};
 use everleaf::{Batch, Direction, Evacuation, Isolation, Namespace, Options, Shrunk, Snapshot, Store};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::{Bound, ControlFlow};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -313,22 +313,38 @@ fn a_pool_that_is_full_of_gaps_takes_what_is_large() {
     assert!((0..full).step_by(4).all(|n| space.get(&key(n)).unwrap().as_deref() == Some(&value(n)[..])));
 }
 
-/// Keys that come in order leave an extent of leaves after every few records, which must be given back before a larger value fits. Leaves merge in whatever order
-/// they become sparse.
+/// Keys that come in order leave an extent of leaves after every few records, which must be given back before a larger value fits. Leaves merge in whatever
+/// order they become sparse.
 #[test]
 fn leaves_make_room_for_what_is_large() {
-    let orders: [(&str, fn(u64, u64) -> u64); 3] = [("ascending", |n, _| n), ("descending", |n, full| full - 1 - n), ("scattered", |n, full| n * 7919 % full)];
-    for (order, of) in orders {
-        let (store, space) = fixture::store(Options { index: "ever".into(), size_max: 64 << 20, ..Options::default() });
-        let full = (0u64..).find(|n| !fits(space.put(&n.to_be_bytes(), &[1; 200]))).unwrap();
-        (0..full).map(|n| of(n, full)).filter(|n| n % 8 != 0).for_each(|n| assert!(space.delete(&n.to_be_bytes()).unwrap()));
-        let large = vec![2; 1_000_000];
-        let fit = (0u64..).find(|n| !fits(space.put(&(1 << 40 | n).to_be_bytes(), &large))).unwrap();
-        println!("{order}: {full} values, then {fit}");
+    const ORDERS: [(&str, fn(u64, u64) -> u64); 3] =
+        [("ascending", |n, _| n), ("descending", |n, full| full - 1 - n), ("scattered", |n, full| n * 7919 % full)];
+    for (order, of) in ORDERS {
+        let [full, fit] = large_behind_small(64 << 20, |full| (0..full).map(|n| of(n, full)).filter(|n| n % 8 != 0).collect());
         assert!(fit >= 15, "{order}: {full} values, then {fit}");
-        check(&store);
-        assert!((0..full).step_by(8).all(|n| space.get(&n.to_be_bytes()).unwrap().as_deref() == Some(&[1; 200][..])));
     }
+}
+
+/// Leaves that are half full do not merge. But extents are made next to each other, and leave long runs of slabs between them.
+#[test]
+fn what_is_large_lies_between_extents() {
+    let [full, fit] = large_behind_small(256 << 20, |full| (0..full).filter(|n| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 63 == 0).collect());
+    assert!(fit >= 80, "{full} values, then {fit}");
+}
+
+/// Fills a pool of this size with small values, deletes some, and fills it with values of a megabyte. Returns how many there were of each.
+fn large_behind_small(size_max: usize, deleted_of: impl Fn(u64) -> Vec<u64>) -> [u64; 2] {
+    let (store, space) = fixture::store(Options { index: "ever".into(), size_max, ..Options::default() });
+    let full = (0u64..).find(|n| !fits(space.put(&n.to_be_bytes(), &[1; 200]))).unwrap();
+    let deleted = deleted_of(full);
+    deleted.iter().for_each(|n| assert!(space.delete(&n.to_be_bytes()).unwrap()));
+    let fit = (0u64..).find(|n| !fits(space.put(&(1 << 40 | n).to_be_bytes(), &vec![2; 1_000_000]))).unwrap();
+    println!("{full} values, {} deleted, then {fit}", deleted.len());
+    check(&store);
+    let deleted: HashSet<u64> = deleted.into_iter().collect();
+    let is_right = |n: &u64| space.get(&n.to_be_bytes()).unwrap().as_deref() == (!deleted.contains(n)).then_some(&[1; 200][..]);
+    assert!((0..full).all(|n| is_right(&n)));
+    [full, fit]
 }
 
 /// The data that an index leaves at its close, and later writes, take room again: a little, not a whole step of growth.
