@@ -112,6 +112,7 @@ impl Flags {
 pub(crate) enum Group {
     Connection,
     Generic,
+    Scripting,
     Server,
     String,
     Transactions,
@@ -122,6 +123,7 @@ impl Group {
         match self {
             Self::Connection => "connection",
             Self::Generic => "generic",
+            Self::Scripting => "scripting",
             Self::Server => "server",
             Self::String => "string",
             Self::Transactions => "transactions",
@@ -200,6 +202,7 @@ impl Spec {
             (admin || self.flags.contains(Flags::DANGEROUS), "@dangerous"),
             (self.group == Group::Connection, "@connection"),
             (self.group == Group::Transactions, "@transaction"),
+            (self.group == Group::Scripting, "@scripting"),
         ];
         all.into_iter().filter(|(applies, _)| *applies).map(|(_, name)| name).collect()
     }

@@ -31,6 +31,7 @@ pub(crate) mod many;
 pub(crate) mod memory;
 pub(crate) mod numbers;
 pub(crate) mod scan;
+pub(crate) mod scripting;
 pub(crate) mod server;
 pub(crate) mod slowlog;
 pub(crate) mod strings;

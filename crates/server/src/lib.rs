@@ -29,6 +29,7 @@ pub mod memcached;
 mod queue;
 mod reply;
 pub mod resp;
+mod script;
 mod server;
 mod shared;
 

@@ -53,7 +53,7 @@ pub struct Span {
 }
 
 impl Span {
-    fn new(start: usize, end: usize) -> Result<Self, ProtocolError> {
+    pub(crate) fn new(start: usize, end: usize) -> Result<Self, ProtocolError> {
         match (u32::try_from(start), u32::try_from(end)) {
             (Ok(start), Ok(end)) => Ok(Self { start, end }),
             _ => Err(ProtocolError::FrameTooLong),

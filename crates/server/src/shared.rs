@@ -9,6 +9,7 @@ use crate::database::Databases;
 use crate::executor::scan::Cursors;
 use crate::gate::Gate;
 use crate::memcached;
+use crate::script::Scripts;
 use everleaf::{Domain, Error, Namespace, Store};
 use mio::Waker;
 use parking_lot::{Mutex, RwLock};
@@ -167,6 +168,7 @@ pub(crate) struct Shared {
     /// Identifies a run of the server, so that clients can tell one from the next.
     pub(crate) run_id: String,
     pub(crate) calls: Calls,
+    pub(crate) scripts: Scripts,
     rate: Mutex<Rate>,
     counters: Vec<Counters>,
     /// The totals at the last CONFIG RESETSTAT: counters are never reset, since their owner might be counting.
@@ -201,6 +203,7 @@ impl Shared {
             run_id: format!("{:032x}{:08x}", rand::random::<u128>(), rand::random::<u32>()),
             rate: Mutex::new(Rate { since: Instant::now(), commands: 0, per_second: 0 }),
             calls: Calls::new(wakers.len()),
+            scripts: Scripts::default(),
             counters: wakers.iter().map(|_| Counters::default()).collect(),
             baseline: Mutex::new(Totals::default()),
             password: RwLock::new(config.password.clone()),

@@ -53,6 +53,20 @@ def check(port, protocol):
     pairs = [[b"key0010", b"10"], [b"key0011", b"11"]]
     assert found == (pairs if protocol == 3 else sum(pairs, [])), found
 
+    # Locks are released and extended by scripts.
+    with client.lock("lock", timeout=60) as lock:
+        assert client.lock("lock", blocking=False).acquire() is False
+        assert lock.extend(60) is True and lock.reacquire() is True and lock.owned()
+    assert client.exists("lock") == 0
+    double = client.register_script("return tonumber(ARGV[1]) * redis.call('INCR', KEYS[1])")
+    assert [double(keys=["doubled"], args=[2]) for _ in range(3)] == [2, 4, 6]
+    client.delete("doubled")
+    assert client.config_set("slowlog-log-slower-than", 0) is True
+    client.get("k")
+    assert client.config_set("slowlog-log-slower-than", 10000) is True
+    assert b"get k" in [entry["command"] for entry in client.slowlog_get()]
+    assert client.info("commandstats")["cmdstat_get"]["calls"] > 5000
+
     client.set("n", 5)
     with client.pipeline(transaction=True) as pipeline:
         for number in range(1000):

@@ -336,8 +336,6 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         right.reach_down(&self.pool, left.low.get(), generation);
         // Step 3.
         left.kill(&self.pool);
-        // persist-equivalent(fence drop): who merges next has fenced a removal. Others, who may come sooner, do not wait for this flush. That is said of
-        // integers. With byte strings the fence is needed: the record of the old low fence is used again.
         self.pool.fence();
         if let Ok((_, Some((fence, _)))) = fence {
             self.pool.retire(fence, &self.pool.pin());

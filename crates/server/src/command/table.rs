@@ -2,8 +2,8 @@
 
 use super::{Flags, Group, Keys, Run, Spec};
 use crate::executor::{
-    backup, client, conditional, config, connection, expiry, info, introspection, keys, many, memory, numbers, scan, server, slowlog, strings, transaction,
-    walk,
+    backup, client, conditional, config, connection, expiry, info, introspection, keys, many, memory, numbers, scan, scripting, server, slowlog, strings,
+    transaction, walk,
 };
 
 const READ: Flags = Flags::READONLY;
@@ -17,6 +17,7 @@ const AT_ONCE: Flags = TRANSACTION.and(FAST).and(Flags::ALLOW_BUSY);
 const ADMIN: Flags = SESSION.and(Flags::ADMIN);
 const BACKUP: Flags = Flags::ADMIN.and(Flags::NOSCRIPT).and(Flags::NO_ASYNC_LOADING);
 const SAVE: Flags = BACKUP.and(Flags::NO_MULTI);
+const SCRIPT_FLAGS: Flags = Flags::NOSCRIPT.and(Flags::STALE);
 const OPEN: Flags = SESSION.and(Flags::FAST).and(Flags::NO_AUTH).and(Flags::ALLOW_BUSY);
 
 #[expect(clippy::too_many_arguments, reason = "one for each column of the table")]
@@ -40,7 +41,7 @@ const fn parent(group: Group, name: &'static str, since: &'static str, summary: 
     Spec { subcommands, ..plain(group, name, -2, Flags::NONE, since, summary, introspection::no_subcommand) }
 }
 
-use Group::{Connection, Server, Transactions};
+use Group::{Connection, Scripting, Server, Transactions};
 
 /// Every command, in the order of their names.
 #[rustfmt::skip]
@@ -60,6 +61,10 @@ pub(crate) static TABLE: &[Spec] = &[
     string("delifeq", 3, WRITE.and(FAST), Keys::FIRST, "Valkey 9.0.0", "Removes a key if it has a value.", strings::delifeq),
     plain(Transactions, "discard", 1, AT_ONCE, "2.0.0", "Forgets the commands since MULTI, and what is watched.", transaction::discard),
     plain(Connection, "echo", 2, ALWAYS.and(FAST), "1.0.0", "Returns its argument.", connection::echo),
+    plain(Scripting, "eval", -3, SCRIPT_FLAGS, "2.6.0", "Runs a script.", scripting::eval),
+    plain(Scripting, "eval_ro", -3, SCRIPT_FLAGS.and(READ), "7.0.0", "Runs a script that may not write.", scripting::eval),
+    plain(Scripting, "evalsha", -3, SCRIPT_FLAGS, "2.6.0", "Runs a script that the server knows.", scripting::evalsha),
+    plain(Scripting, "evalsha_ro", -3, SCRIPT_FLAGS.and(READ), "7.0.0", "Runs a script that the server knows and that may not write.", scripting::evalsha),
     plain(Transactions, "exec", 1, TRANSACTION.and(Flags::SKIP_SLOWLOG), "1.2.0", "Runs the commands since MULTI, all at once.", transaction::exec),
     generic("exists", -2, READ.and(FAST), Keys::ALL, "1.0.0", "Counts how many of the keys are present.", many::exists),
     generic("expire", -3, WRITE.and(FAST), Keys::FIRST, "1.0.0", "Has a key expire after some seconds.", expiry::expire),
@@ -100,6 +105,7 @@ pub(crate) static TABLE: &[Spec] = &[
     plain(Connection, "reset", 1, OPEN.and(Flags::AT_ONCE), "6.2.0", "Puts the connection into its first state.", connection::reset),
     plain(Server, "save", 1, SAVE, "1.0.0", "Writes a backup, and answers when it is done.", backup::save),
     generic("scan", -2, READ, Keys::NONE, "2.8.0", "Returns some keys, and a cursor for the rest.", scan::scan),
+    parent(Scripting, "script", "2.6.0", "Commands about scripts.", SCRIPT),
     plain(Connection, "select", 2, ALWAYS.and(FAST), "1.0.0", "Changes the database.", connection::select),
     string("set", -3, WRITE_NEW, Keys::FIRST, "1.0.0", "Sets a key.", strings::set),
     string("setex", 4, WRITE_NEW, Keys::FIRST, "2.0.0", "Sets a key, to expire after some seconds.", expiry::setex),
@@ -156,6 +162,14 @@ const MEMORY: &[Spec] = &[
     plain(Server, "memory|help", 2, ALWAYS, "5.0.0", "Lists the subcommands.", introspection::help),
     plain(Server, "memory|purge", 2, SAVE, "4.0.0", "Makes the pool as small as what it holds, in the background.", memory::purge),
     line(Server, "memory|usage", -3, READ, Keys::SECOND, "4.0.0", "Returns how many bytes a key takes in the pool.", memory::usage),
+];
+
+#[rustfmt::skip]
+const SCRIPT: &[Spec] = &[
+    plain(Scripting, "script|exists", -3, Flags::NOSCRIPT, "2.6.0", "Says which scripts the server knows.", scripting::exists),
+    plain(Scripting, "script|flush", -2, Flags::NOSCRIPT, "2.6.0", "Forgets all scripts.", scripting::flush),
+    plain(Scripting, "script|help", 2, ALWAYS, "5.0.0", "Lists the subcommands.", introspection::help),
+    plain(Scripting, "script|load", 3, Flags::NOSCRIPT.and(Flags::STALE), "2.6.0", "Has the server know a script.", scripting::load),
 ];
 
 #[rustfmt::skip]

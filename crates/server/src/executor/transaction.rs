@@ -89,7 +89,8 @@ pub(crate) fn exec(call: &mut Call<'_>) -> Result<(), Failure> {
     if queue.is_broken() {
         return Err(ABORTED);
     }
-    insist(call, |call| attempt(call, &queue, &watched)).map_err(|failure| if failure.is_refusal { failure.of_exec() } else { failure })?;
+    let run = |call: &mut Call<'_>| run_and_commit(call, &watched, |call, transaction, counted| run_queue(call, &queue, transaction, counted));
+    insist(call, |call| attempt(call, run)).map_err(|failure| if failure.is_refusal { failure.of_exec() } else { failure })?;
     if std::mem::take(&mut call.session.wants_backup) {
         call.server.backups.schedule();
         backup::begin_scheduled(call.server);
@@ -137,11 +138,11 @@ impl<T> From<Result<T, Error>> for Attempt<Result<T, Error>> {
     }
 }
 
-/// Runs the commands and commits their writes. If that fails, the session is as before.
-fn attempt(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Result<Attempt<()>, Failure> {
+/// Runs commands and commits their writes. If that fails, the session is as before.
+fn attempt(call: &mut Call<'_>, run: impl FnOnce(&mut Call<'_>) -> Result<Attempt<()>, Failure>) -> Result<Attempt<()>, Failure> {
     let start = call.reply.out.len();
     let before = (call.session.database, call.session.replies, call.reply.protocol);
-    let outcome = run_and_commit(call, queue, watched);
+    let outcome = run(call);
     if !matches!(outcome, Ok(Attempt::Done(()))) {
         call.reply.out.truncate(start);
         (call.session.database, call.session.replies, call.reply.protocol) = before;
@@ -150,7 +151,16 @@ fn attempt(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Result<Atte
     outcome
 }
 
-fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Result<Attempt<()>, Failure> {
+/// Runs commands in a transaction of their own, all or none, until no other client is faster.
+pub(super) fn all_or_none(call: &mut Call<'_>, run: impl Fn(&mut Call<'_>, &RefCell<Transaction>, &Counters) -> Result<(), Failure>) -> Result<(), Failure> {
+    insist(call, |call| attempt(call, |call| run_and_commit(call, &Watched::default(), &run)))
+}
+
+fn run_and_commit(
+    call: &mut Call<'_>,
+    watched: &Watched,
+    run: impl FnOnce(&mut Call<'_>, &RefCell<Transaction>, &Counters) -> Result<(), Failure>,
+) -> Result<Attempt<()>, Failure> {
     let mut transaction = call.server.store.begin(Isolation::Serializable)?;
     transaction.limit_size(SIZE_MAX);
     for ((database, key), since) in &watched.keys {
@@ -160,7 +170,7 @@ fn run_and_commit(call: &mut Call<'_>, queue: &Queue, watched: &Watched) -> Resu
         }
     }
     let (transaction, counted) = (RefCell::new(transaction), Counters::default());
-    let outcome = run_queue(call, queue, &transaction, &counted).and_then(|()| match transaction.into_inner().commit() {
+    let outcome = run(call, &transaction, &counted).and_then(|()| match transaction.into_inner().commit() {
         Err(Error::Conflict { .. }) => Ok(Attempt::Overtaken),
         committed => Ok(Attempt::Done(committed?)),
     });
@@ -183,19 +193,29 @@ fn run_queue(call: &mut Call<'_>, queue: &Queue, transaction: &RefCell<Transacti
     for (spec, arguments) in queue.iter() {
         let databases = Databases { transaction: Some(transaction), changes: &counted.changes, ..call.databases };
         let mut call = Call { server: call.server, databases, counters: counted, session: &mut *call.session, reply: &mut *call.reply, arguments, spec };
-        let (before, start_of_reply, changes_before) = (transaction.borrow_mut().savepoint(), call.reply.out.len(), counted.changes.get());
-        if let Err(failure) = run_to_end(&mut call, start) {
-            if failure.is_refusal {
-                return Err(failure);
-            }
-            call.reply.out.truncate(start_of_reply);
-            transaction.borrow_mut().rollback_to(&before);
-            counted.changes.set(changes_before);
-            failure.write(call.reply);
-        }
-        transaction.borrow_mut().release(before);
+        run_step(&mut call, transaction, start)?;
     }
     call.session.command = Some(call.spec);
+    Ok(())
+}
+
+/// Runs one command of a transaction, whose replies begin at `start`. If it fails, its writes are undone, and the error is its reply.
+///
+/// # Errors
+/// A refusal: the whole transaction is to be given up.
+pub(super) fn run_step(call: &mut Call<'_>, transaction: &RefCell<Transaction>, start: usize) -> Result<(), Failure> {
+    let changes = call.counters.changes.get();
+    let (before, start_of_reply) = (transaction.borrow_mut().savepoint(), call.reply.out.len());
+    if let Err(failure) = run_to_end(call, start) {
+        if failure.is_refusal {
+            return Err(failure);
+        }
+        call.reply.out.truncate(start_of_reply);
+        transaction.borrow_mut().rollback_to(&before);
+        call.counters.changes.set(changes);
+        failure.write(call.reply);
+    }
+    transaction.borrow_mut().release(before);
     Ok(())
 }
 

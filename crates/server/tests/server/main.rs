@@ -8,4 +8,5 @@ mod info;
 mod memcached;
 mod peer;
 mod programs;
+mod scripts;
 mod threads;

@@ -1,0 +1,378 @@
+//! Scripts in Lua 5.1, as Redis has them: `EVAL`, `EVALSHA`, `SCRIPT`.
+//!
+//! Each event loop has an interpreter of its own, made for the first script. A script sees the libraries `string`, `table`, `math` and `cjson`, the harmless
+//! part of the basic one, and `redis`. It cannot change what it sees: its environment is empty, and looks everything up behind it. So no script depends on
+//! those before it.
+//!
+//! A script that runs for [`TIME_MAX`] is ended: a hook raises an error every so many instructions, and `pcall` raises it again. One that needs more than
+//! [`MEMORY_MAX`] gets no more. What its commands have done is undone then (`executor/scripting.rs`).
+
+use crate::reply::Reply;
+use mlua::chunk::ChunkMode;
+use mlua::debug::Debug;
+use mlua::{Function, HookTriggers, Lua, LuaOptions, LuaSerdeExt, LuaString, StdLib, Table, Value, Variadic, VmState};
+use parking_lot::Mutex;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a script may run; tests do not wait as long. Other clients of its event loop wait meanwhile.
+const TIME_MAX: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 5000 });
+/// Memory of an interpreter, in bytes.
+const MEMORY_MAX: usize = 256 << 20;
+/// Beyond this, garbage is collected after a script.
+const MEMORY_KEPT: usize = 16 << 20;
+/// Instructions between two looks at the clock.
+const INSTRUCTIONS: u32 = 100_000;
+/// Bytes of all scripts that are kept.
+const SCRIPTS_MAX: usize = 64 << 20;
+/// How deep tables in the reply of a script may be nested.
+const DEPTH_MAX: usize = 64;
+
+/// The SHA-1 of a script, in hexadecimal digits of lower case.
+pub(crate) type Digest = [u8; 40];
+
+/// The digest of a script.
+pub(crate) fn digest(text: &[u8]) -> Digest {
+    let digits = sha1_smol::Sha1::from(text).digest().to_string();
+    digits.into_bytes().try_into().expect("40 digits")
+}
+
+/// Scripts that clients can call by their digests. A crash or a shutdown forgets them, as in Redis.
+#[derive(Default)]
+pub(crate) struct Scripts(Mutex<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    by_digest: HashMap<Digest, Arc<[u8]>>,
+    /// Their size in bytes.
+    size: usize,
+    /// Number of SCRIPT FLUSHes.
+    flushes: u64,
+}
+
+impl Scripts {
+    /// Keeps a script; returns false if there is no room for it.
+    pub(crate) fn keep(&self, digest: Digest, text: &[u8]) -> bool {
+        let Kept { by_digest, size, .. } = &mut *self.0.lock();
+        if by_digest.contains_key(&digest) {
+            return true;
+        }
+        let has_room = *size + text.len() <= SCRIPTS_MAX;
+        if has_room {
+            *size += text.len();
+            by_digest.insert(digest, text.into());
+        }
+        has_room
+    }
+
+    pub(crate) fn get(&self, digest: &Digest) -> Option<Arc<[u8]>> {
+        self.0.lock().by_digest.get(digest).cloned()
+    }
+
+    /// Forgets all scripts.
+    pub(crate) fn flush(&self) {
+        let kept = &mut *self.0.lock();
+        *kept = Kept { flushes: kept.flushes + 1, ..Kept::default() };
+    }
+
+    fn flushes(&self) -> u64 {
+        self.0.lock().flushes
+    }
+}
+
+/// What a script calls, with the arguments of a command. Returns the reply, in RESP2.
+pub(crate) type CallBack<'c> = dyn FnMut(&[Vec<u8>]) -> Vec<u8> + 'c;
+
+/// Runs a script, and writes its reply, which may have `size_max` bytes.
+///
+/// # Errors
+/// The text of the error, its code first.
+pub(crate) fn run(
+    scripts: &Scripts,
+    (digest, text): (&Digest, &[u8]),
+    [keys, arguments]: [&[&[u8]]; 2],
+    back: &mut CallBack<'_>,
+    (reply, size_max): (&mut Reply, usize),
+) -> Result<(), Vec<u8>> {
+    thread_local! {
+        static INTERPRETER: RefCell<Option<Interpreter>> = const { RefCell::new(None) };
+    }
+    INTERPRETER.with_borrow_mut(|interpreter| {
+        let interpreter = match interpreter {
+            Some(interpreter) => interpreter,
+            None => interpreter.insert(Interpreter::new().map_err(|error| failed(&error))?),
+        };
+        let function = interpreter.function(digest, text, scripts.flushes())?;
+        let outcome = interpreter.call(&function, keys, arguments, back).map_err(|error| failed(&error))?;
+        let answered = outcome.map_err(|error| told(&error, digest)).and_then(|value| answer(reply, &value, reply.out.len() + size_max, 0));
+        interpreter.tidy();
+        answered
+    })
+}
+
+/// Compiles a script, to see whether it can be.
+pub(crate) fn check(text: &[u8]) -> Result<(), Vec<u8>> {
+    let lua = Lua::new_with(StdLib::NONE, LuaOptions::default()).map_err(|error| failed(&error))?;
+    compile(&lua, text, None).map(|_| ())
+}
+
+thread_local! {
+    /// When the script that runs must have ended.
+    static DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
+    static IS_OVER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// An interpreter and the scripts that it has compiled.
+struct Interpreter {
+    lua: Lua,
+    /// What scripts see: see `script.lua`.
+    seen: Table,
+    environment: Table,
+    /// Functions for the libraries of scripts.
+    host: Table,
+    /// Calls a function, and catches what it raises.
+    attempt: Function,
+    compiled: HashMap<Digest, Function>,
+    /// The number of flushes when they were compiled.
+    flushes: u64,
+}
+
+impl Interpreter {
+    fn new() -> mlua::Result<Self> {
+        let lua = Lua::new_with(StdLib::STRING | StdLib::TABLE | StdLib::MATH, LuaOptions::default())?;
+        lua.set_memory_limit(MEMORY_MAX)?;
+        let hook = |_: &Lua, _: &Debug<'_>| {
+            if DEADLINE.get().is_some_and(|deadline| Instant::now() >= deadline) {
+                IS_OVER.set(true);
+                return Err(mlua::Error::runtime(OVER));
+            }
+            Ok(VmState::Continue)
+        };
+        lua.set_global_hook(HookTriggers::new().every_nth_instruction(INSTRUCTIONS), hook)?;
+        let host = lua.create_table()?;
+        host.raw_set("over", OVER)?;
+        host.raw_set("is_over", lua.create_function(|_, ()| Ok(IS_OVER.get()))?)?;
+        host.raw_set("sha1hex", lua.create_function(|lua, text: LuaString| lua.create_string(digest(&text.as_bytes())))?)?;
+        host.raw_set("null", lua.null())?;
+        let encode = |lua: &Lua, value: Value| {
+            let json: serde_json::Value = lua.from_value(value)?;
+            lua.create_string(json.to_string())
+        };
+        host.raw_set("encode", lua.create_function(encode)?)?;
+        let decode = |lua: &Lua, text: LuaString| {
+            let json: serde_json::Value = serde_json::from_slice(&text.as_bytes()).map_err(mlua::Error::external)?;
+            lua.to_value(&json)
+        };
+        host.raw_set("decode", lua.create_function(decode)?)?;
+        let (seen, environment, attempt) = lua.load(include_str!("script.lua")).set_name("=script.lua").call(host.clone())?;
+        Ok(Self { lua, seen, environment, host, attempt, compiled: HashMap::new(), flushes: 0 })
+    }
+
+    /// The compiled script.
+    fn function(&mut self, digest: &Digest, text: &[u8], flushes: u64) -> Result<Function, Vec<u8>> {
+        if self.flushes != flushes || self.compiled.len() == COMPILED_MAX {
+            (self.flushes, self.compiled) = (flushes, HashMap::new());
+        }
+        if let Some(function) = self.compiled.get(digest) {
+            return Ok(function.clone());
+        }
+        let function = compile(&self.lua, text, Some(self.environment.clone()))?;
+        self.compiled.insert(*digest, function.clone());
+        Ok(function)
+    }
+
+    /// Calls a script. What it raises is the inner error.
+    fn call(&self, function: &Function, keys: &[&[u8]], arguments: &[&[u8]], back: &mut CallBack<'_>) -> mlua::Result<Result<Value, Value>> {
+        let list = |of: &[&[u8]]| self.lua.create_sequence_from(of.iter().map(|bytes| self.lua.create_string(bytes)).collect::<mlua::Result<Vec<_>>>()?);
+        self.seen.raw_set("KEYS", list(keys)?)?;
+        self.seen.raw_set("ARGV", list(arguments)?)?;
+        IS_OVER.set(false);
+        DEADLINE.set(Some(Instant::now() + TIME_MAX));
+        let called = self.lua.scope(|scope| {
+            let call = scope.create_function_mut(|lua, given: Variadic<Value>| {
+                let Some(words) = given.iter().map(word).collect::<Option<Vec<_>>>().filter(|words| !words.is_empty()) else {
+                    let text = if given.is_empty() { NO_WORDS } else { NO_WORD };
+                    return Ok(Value::Table(lua.create_table_from([("err", text)])?));
+                };
+                taken(lua, &back(&words), &mut 0)
+            })?;
+            self.host.raw_set("call", call)?;
+            self.attempt.call::<(bool, Value)>(function)
+        });
+        DEADLINE.set(None);
+        called.map(|(is_done, value)| if is_done { Ok(value) } else { Err(value) })
+    }
+
+    /// Forgets what a script has left.
+    fn tidy(&self) {
+        // A later script sets these, and without memory for that it fails.
+        let _ = ["KEYS", "ARGV"].into_iter().try_for_each(|name| self.seen.raw_set(name, Value::Nil));
+        if self.lua.used_memory() > MEMORY_KEPT {
+            let _ = self.lua.gc_collect();
+        }
+    }
+}
+
+const OVER: &str = "ERR the script has run for 5 seconds and was ended; nothing was changed";
+const NO_WORDS: &str = "ERR Please specify at least one argument for this redis.call()/redis.pcall() call";
+const NO_WORD: &str = "ERR Lua redis lib command arguments must be strings or integers";
+/// Compiled scripts that an interpreter keeps.
+const COMPILED_MAX: usize = 4096;
+
+/// The error of an interpreter, which has nothing to do with the script, except that memory may be exhausted.
+fn failed(error: &mlua::Error) -> Vec<u8> {
+    format!("ERR the script could not be run: {error}").into_bytes()
+}
+
+/// Compiles a script, without the first line if that says for what it is, as scripts of Redis may.
+fn compile(lua: &Lua, text: &[u8], environment: Option<Table>) -> Result<Function, Vec<u8>> {
+    let text = match text.strip_prefix(b"#!") {
+        // The line stays, so that lines keep their numbers.
+        Some(rest) => &rest[memchr::memchr(b'\n', rest).unwrap_or(rest.len())..],
+        None => text,
+    };
+    let chunk = lua.load(text).set_name("@user_script").set_mode(ChunkMode::Text);
+    let chunk = environment.into_iter().fold(chunk, |chunk, environment| chunk.set_environment(environment));
+    chunk.into_function().map_err(|error| {
+        let why = error.to_string();
+        format!("ERR Error compiling script (new function): {}", why.strip_prefix("syntax error: ").unwrap_or(&why)).into_bytes()
+    })
+}
+
+/// The text of what a script has raised.
+fn told(error: &Value, digest: &Digest) -> Vec<u8> {
+    if IS_OVER.get() {
+        return OVER.into();
+    }
+    let text = match error {
+        Value::Table(table) => table.raw_get::<LuaString>("err").map(|text| text.as_bytes().to_vec()).ok(),
+        Value::String(text) => Some([b"ERR ", &*text.as_bytes()].concat()),
+        Value::Error(error) => Some(format!("ERR {error}").into_bytes()),
+        _ => None,
+    };
+    let text = text.unwrap_or_else(|| format!("ERR the script raised a {}", error.type_name()).into_bytes());
+    [&text[..], b" script: ", digest].concat()
+}
+
+/// An argument of a command.
+fn word(value: &Value) -> Option<Vec<u8>> {
+    match value {
+        Value::String(text) => Some(text.as_bytes().to_vec()),
+        Value::Integer(number) => Some(number.to_string().into_bytes()),
+        // As few digits as say which it is, where Redis writes seventeen.
+        Value::Number(number) => Some(format!("{number:?}").into_bytes()),
+        _ => None,
+    }
+}
+
+/// The value of the reply in RESP2 that begins at `at`.
+fn taken(lua: &Lua, replies: &[u8], at: &mut usize) -> mlua::Result<Value> {
+    let start = *at;
+    let end = start + memchr::memchr(b'\r', &replies[start..]).expect("a reply ends its first line");
+    let line = &replies[start + 1..end];
+    *at = end + 2;
+    let number = || std::str::from_utf8(line).ok().and_then(|line| line.parse::<i64>().ok()).expect("a number in a reply");
+    let named = |name| Ok(Value::Table(lua.create_table_from([(name, lua.create_string(line)?)])?));
+    match replies[start] {
+        b'+' => named("ok"),
+        b'-' => named("err"),
+        b':' => Ok(Value::Integer(number())),
+        b'$' => match usize::try_from(number()) {
+            Ok(size) => {
+                let value = &replies[*at..*at + size];
+                *at += size + 2;
+                Ok(Value::String(lua.create_string(value)?))
+            }
+            Err(_) => Ok(Value::Boolean(false)),
+        },
+        b'*' => match usize::try_from(number()) {
+            Ok(count) => {
+                let list = lua.create_table_with_capacity(count, 0)?;
+                for place in 1..=count {
+                    list.raw_set(place, taken(lua, replies, at)?)?;
+                }
+                Ok(Value::Table(list))
+            }
+            Err(_) => Ok(Value::Boolean(false)),
+        },
+        _ => unreachable!("a kind of reply that RESP2 does not have"),
+    }
+}
+
+/// Writes a value of Lua as a reply, as Redis does.
+fn answer(reply: &mut Reply, value: &Value, size_max: usize, depth: usize) -> Result<(), Vec<u8>> {
+    if depth > DEPTH_MAX {
+        return Err(b"ERR the reply of the script is nested too deeply; tables may contain each other 64 times".to_vec());
+    }
+    if reply.out.len() > size_max {
+        return Err(b"ERR the reply of the script is larger than the output buffer may be".to_vec());
+    }
+    match value {
+        Value::Integer(number) => reply.integer(*number),
+        Value::Number(number) => reply.integer(*number as i64),
+        Value::Boolean(true) => reply.integer(1),
+        Value::String(text) => reply.bulk(&text.as_bytes()),
+        Value::Table(table) => {
+            let field = |name| table.raw_get::<Option<LuaString>>(name).ok().flatten();
+            if let Some(text) = field("err") {
+                let text = text.as_bytes();
+                reply.error(text.strip_prefix(b"-").unwrap_or(&text));
+            } else if let Some(text) = field("ok") {
+                reply.simple(&String::from_utf8_lossy(&text.as_bytes()).replace(['\r', '\n'], " "));
+            } else {
+                let count = (1..).take_while(|place| table.raw_get(*place).is_ok_and(|value: Value| !value.is_nil())).count();
+                reply.array(count);
+                for place in 1..=count {
+                    let value = table.raw_get(place).map_err(|error| failed(&error))?;
+                    answer(reply, &value, size_max, depth + 1)?;
+                }
+            }
+        }
+        _ => reply.null(),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run_alone(text: &str) -> Result<String, String> {
+        let (mut reply, text) = (Reply::default(), text.as_bytes());
+        let mut back = |_: &[Vec<u8>]| b"+OK\r\n".to_vec();
+        let outcome = run(&Scripts::default(), (&digest(text), text), [&[], &[]], &mut back, (&mut reply, 1 << 20));
+        outcome.map(|()| String::from_utf8(reply.out).unwrap()).map_err(|text| String::from_utf8(text).unwrap())
+    }
+
+    #[test]
+    fn a_script_that_does_not_end_is_ended() {
+        for endless in [
+            "while true do end",
+            "while true do pcall(function() while true do end end) end",
+            "local function again() local ok, why = pcall(again) again() end again()",
+            "while true do xpcall(function() while true do end end, function() while true do end end) end",
+            "while true do redis.call('PING') end",
+            "return (string.rep('a', 30)):find(string.rep('a*', 6) .. 'b') or (function() while true do end end)()",
+        ] {
+            assert_eq!(run_alone(endless), Err(OVER.to_owned()), "{endless}");
+        }
+        assert_eq!(run_alone("return 1"), Ok(":1\r\n".to_owned()));
+    }
+
+    #[test]
+    fn replies_are_not_larger_than_allowed() {
+        let doubled = run_alone("local t = {'x'} for _ = 1, 40 do t = {t, t} end return t");
+        assert_eq!(doubled, Err("ERR the reply of the script is larger than the output buffer may be".to_owned()));
+    }
+
+    #[test]
+    fn there_is_room_for_so_many_scripts() {
+        let (scripts, large) = (Scripts::default(), vec![b'x'; SCRIPTS_MAX / 2]);
+        assert!(scripts.keep([1; 40], &large) && scripts.keep([2; 40], &large) && scripts.keep([1; 40], &large));
+        assert!(!scripts.keep([3; 40], b"x"));
+        scripts.flush();
+        assert!(scripts.keep([3; 40], b"x") && scripts.get(&[1; 40]).is_none());
+    }
+}
