@@ -2,8 +2,9 @@
 
 use crate::failure::Failure;
 use crate::interrupt;
+use crate::output::tell;
 use clap::Args;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use everleaf::{Namespace, Options, Store};
 use everleaf_pmem::{Domain, Hardware};
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ pub(crate) struct PoolArguments {
     #[arg(long, default_value = "1T", value_name = "BYTES")]
     pub(crate) size_max: ByteSize,
     /// Persistence domain, if not the detected one: adr, eadr, page-cache or msync; the pool remembers the last one until another is requested
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = domains(), hide_possible_values = true)]
     pub(crate) domain: Option<Domain>,
     /// Open the pool even if a machine failure may have torn it or its journal is missing, to save what can be saved; no effect on a new pool
     #[arg(long)]
@@ -27,6 +28,11 @@ pub(crate) struct PoolArguments {
     /// Minimum size of the pool, with memory behind all of it, so that no write waits for growth or first access to a page; opening takes longer
     #[arg(long, default_value = "0", value_name = "BYTES")]
     pub(crate) prefault: ByteSize,
+}
+
+/// A domain by its name; completions offer all of them.
+fn domains() -> impl TypedValueParser<Value = Domain> {
+    PossibleValuesParser::new(Domain::ALL.map(Domain::name)).try_map(|name| name.parse::<Domain>())
 }
 
 /// The index of namespaces that a command creates.
@@ -72,7 +78,7 @@ impl NamespaceArgument {
 impl PoolArguments {
     /// Opens the store, which must exist, for `work`, and closes it whatever the result: a store left open must be recovered.
     pub(crate) fn with_store<T>(&self, work: impl FnOnce(&Store) -> Result<T, Failure>) -> Result<T, Failure> {
-        use_and_close(Store::open_existing(&self.pool, self.store_options())?, work)
+        use_and_close(warned(Store::open_existing(&self.pool, self.store_options())?), work)
     }
 
     /// The same with a store that is created if it does not exist.
@@ -82,7 +88,7 @@ impl PoolArguments {
 
     /// Opens or creates the store.
     pub(crate) fn open_or_create(&self, index: &IndexArgument) -> Result<Store, Failure> {
-        Ok(Store::open(&self.pool, Options { index: index.index.clone(), ..self.store_options() })?)
+        Ok(warned(Store::open(&self.pool, Options { index: index.index.clone(), ..self.store_options() })?))
     }
 
     /// Options to open or create the store.
@@ -99,6 +105,12 @@ pub(crate) fn expect_namespace(store: &Store, name: &str) -> Result<(), Failure>
         true => Ok(()),
         false => Err(Failure::Usage(format!("there is no namespace {name:?}; there are: {}", known.join(", ")))),
     }
+}
+
+/// Tells of whatever should have prevented the store from being opened, and was accepted.
+fn warned(store: Store) -> Store {
+    store.pool().flaws().iter().for_each(|flaw| tell(format_args!("opened all the same: {flaw}")));
+    store
 }
 
 /// Of two failures that of `work` is reported, unless it is not about the pool: a negative result, a reader that has left, or a signal, whose report says that

@@ -750,7 +750,7 @@ fn a_server_opens_as_many_files_as_it_may() {
     };
     let (count, message) = serve("-n 100", 64);
     assert_eq!(count, 64);
-    assert!(message.contains("at most 64 connections at a time, not 10000: the system lets this process open 100 files"), "{message}");
+    assert!(message.contains("no more than 64 of the 10000 connections at a time: the system lets this process open 100 files"), "{message}");
     let most = String::from_utf8(shell("ulimit -Hn").output().expect("bash runs").stdout).expect("UTF-8");
     let possible = most.trim().parse::<usize>().map_or(10_000, |most| most.saturating_sub(36).min(10_000));
     assert_eq!(serve("-Sn 64", 200.min(possible)).0, possible);

@@ -170,6 +170,16 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// The pool may be torn, and was opened all the same.
+    #[error(
+        "{path} may be torn: it was opened with the option to accept a dirty shutdown after a failure that its domain does not survive; `everleaf repair` \
+         saves what is sound in a new pool",
+        path = path.display()
+    )]
+    Accepted {
+        /// The file.
+        path: PathBuf,
+    },
     /// The pool was left in the domain `msync` and needs the journal beside it, which is not as it was left.
     #[error(
         "{path} was in use in domain msync, and cannot be opened without its journal: {journal} {what}; put both back as they were, or accept the pool as it \

@@ -461,6 +461,12 @@ fn map(file: &File, size: usize, sharing: Sharing) -> io::Result<NonNull<u8>> {
     }
     // SAFETY: huge pages change the cost of memory, not its content. It is a hint, so a refusal does no harm.
     let _ = unsafe { madvise(base, size, Advice::LinuxHugepage) };
+    if sharing != Sharing::Private {
+        // A forked child has copies of the latches and of the allocator's state, but would store to the same file. So it does not get the mapping: it ends by a
+        // signal, and the file stays as it is. Only an old kernel refuses.
+        // SAFETY: this changes nothing in this process; in a child, which only unsafe code can make, nothing is at these addresses.
+        let _ = unsafe { madvise(base, size, Advice::LinuxDontFork) };
+    }
     Ok(NonNull::new(base.cast()).expect("the system maps nothing at address 0"))
 }
 

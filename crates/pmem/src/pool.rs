@@ -34,7 +34,7 @@ use crate::{Domain, Error, Hardware, Medium, Off, Pm, Word, schedule};
 pub(crate) use backing::lock;
 use backing::{Backing, map_file, step_of};
 pub(crate) use header::MAGIC;
-use header::{Header, JOURNAL, SLAB_SIZE_MAX, SLAB_SIZE_MIN, SPANS, Superblock};
+use header::{ACCEPTED, Header, JOURNAL, SLAB_SIZE_MAX, SLAB_SIZE_MIN, SPANS, Superblock};
 use parking_lot::Mutex;
 use std::ops::Deref;
 use std::path::Path;
@@ -359,6 +359,9 @@ impl<M: Medium> Pool<M> {
                     flaws.extend(check_survival(&superblock, &identify(&superblock, &backing, superblock.left_in())?, backing.path()).err());
                 }
                 let (superblock, start, is_holey) = open(&pm, &backing, superblock, options, mode, domain, &mut flaws)?;
+                if superblock.features_compatible & ACCEPTED != 0 && flaws.is_empty() {
+                    flaws.push(Error::Accepted { path: backing.path().to_owned() });
+                }
                 (superblock, start, found, is_holey)
             }
             (Mode::Create | Mode::OpenOrCreate, Err(Error::Unfinished { .. })) => {
@@ -525,7 +528,8 @@ impl<M: Medium> Pool<M> {
         }
     }
 
-    /// What would have prevented opening the pool, had an option not accepted it, or were the pool not only looked at. Such a pool may have lost something.
+    /// What would have prevented opening the pool, had an option not accepted it, now or earlier, or were the pool not only looked at. Such a pool may have
+    /// lost something.
     pub fn flaws(&self) -> &[Error] {
         &self.flaws
     }
@@ -685,7 +689,7 @@ fn open<M: Medium>(
     if mode.looks() {
         return Ok((found, start, false));
     }
-    let opened = Superblock { clean: false, snapshot: None, ..identify(&found, backing, domain)? };
+    let mut opened = Superblock { clean: false, snapshot: None, ..identify(&found, backing, domain)? };
     if !found.clean {
         // By the domain in which it was left, whatever domain it is opened in.
         match check_survival(&found, &identify(&found, backing, found.left_in())?, backing.path()) {
@@ -693,6 +697,8 @@ fn open<M: Medium>(
             survival => flaws.extend(survival.err()),
         }
     }
+    // For whoever opens it later, as it stays what it is.
+    opened.features_compatible |= if flaws.is_empty() { 0 } else { ACCEPTED };
     // Space that a process took while growing the pool, before it died, has holes, and is not part of the pool.
     if backing.is_in_memory() {
         backing.trim(found.size as usize);
@@ -878,7 +884,9 @@ fn recover_journal(backing: &Backing, options: &PoolOptions, mode: Mode, flaws: 
     }
     let found = header.read(mapping.path(), length)?;
     if found.features_incompatible & JOURNAL != 0 {
-        commit_to_device(&pm, backing, &Superblock { sequence: found.next(), ..without_journal(&found) })?;
+        let accepted = if is_given_up { ACCEPTED } else { 0 };
+        let features_compatible = found.features_compatible | accepted;
+        commit_to_device(&pm, backing, &Superblock { sequence: found.next(), features_compatible, ..without_journal(&found) })?;
     }
     remove_journal(mapping.path(), Some(found.uuid));
     Ok(())

@@ -6,7 +6,7 @@
 use crate::background::Background;
 use everleaf::{Passed, Store, StreamError};
 use parking_lot::Mutex;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -27,7 +27,7 @@ pub(crate) struct Backups {
 pub(crate) struct State {
     /// When the current one began, if one is being written.
     pub(crate) running_since: Option<Instant>,
-    /// When the last one completed, in seconds since 1970; before the first one, when the server started.
+    /// When the last one completed, in seconds since 1970; before the first of this server, when the file there was written, or 0 if there is none.
     pub(crate) last_s: u64,
     /// How many seconds the last one in the background took, even if it failed.
     pub(crate) last_background_s: Option<u64>,
@@ -68,7 +68,7 @@ impl Backups {
     pub(crate) fn new(path: PathBuf, log: fn(&str)) -> Self {
         let state = State {
             running_since: None,
-            last_s: now_s(),
+            last_s: made_s(&path),
             last_background_s: None,
             failure: None,
             last_passed: Passed::default(),
@@ -199,5 +199,14 @@ impl Saving {
 }
 
 fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    seconds(SystemTime::now())
+}
+
+/// When the file at `path` was written last; 0 if there is none.
+fn made_s(path: &Path) -> u64 {
+    std::fs::metadata(path).and_then(|file| file.modified()).map_or(0, seconds)
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

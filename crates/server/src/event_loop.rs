@@ -365,7 +365,7 @@ mod tests {
     fn commands_are_held_where_a_write_waits_for_a_device() {
         let directory = tempfile::tempdir().unwrap();
         let options = Options { domain: Some(Domain::Msync), ..Options::default() };
-        let (server, mut event_loop) = loop_over(Store::open(&directory.path().join("test.pool"), options).unwrap());
+        let (server, mut event_loop) = loop_over(Store::open(directory.path().join("test.pool"), options).unwrap());
         let set = |key: &str, value: u32| format!("*3\r\n$3\r\nSET\r\n$1\r\n{key}\r\n$1\r\n{value}\r\n");
         let mut clients = Vec::new();
         let of_key = |name: &str, key: &str| format!("*2\r\n$3\r\n{name}\r\n$1\r\n{key}\r\n");
@@ -412,7 +412,7 @@ mod tests {
         const INPUT_SIZE: usize = 32 * 1024;
         let directory = tempfile::tempdir().unwrap();
         let options = Options { domain: Some(Domain::Msync), ..Options::default() };
-        let (server, mut event_loop) = loop_over(Store::open(&directory.path().join("test.pool"), options).unwrap());
+        let (server, mut event_loop) = loop_over(Store::open(directory.path().join("test.pool"), options).unwrap());
         let (_gone, socket, address) = client_of(&format!("ECHO {}\r\n", "x".repeat(INPUT_SIZE - "ECHO \r\n".len())));
         event_loop.welcome(TcpStream::from_std(socket), address, Dialect::Redis);
         let mut events = Events::with_capacity(EVENT_COUNT);

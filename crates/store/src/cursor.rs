@@ -57,7 +57,7 @@ impl Cursor {
         Self { to: to.map(<[u8]>::to_vec), ..self }
     }
 
-    /// The same, but starting at the position of another such cursor.
+    /// The same, but starting at the position of another such cursor, which was not over.
     #[must_use]
     pub fn at(self, position: Bound<&[u8]>) -> Self {
         Self { from: position.map(<[u8]>::to_vec), ..self }
@@ -70,7 +70,7 @@ impl Cursor {
         Self { hidden_max, ..self }
     }
 
-    /// Returns where it continues.
+    /// Returns where it continues. At the end of the range it stays where the last walk began: whoever keeps positions keeps [`Cursor::is_over`], too.
     pub fn position(&self) -> Bound<&[u8]> {
         self.from.as_ref().map(Vec::as_slice)
     }

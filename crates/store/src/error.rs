@@ -153,7 +153,7 @@ impl Error {
                 Pmem::Locked { .. } => ErrorKind::InUse,
                 Pmem::NotAPool { .. } => ErrorKind::NotAPool,
                 Pmem::Corrupt { .. } | Pmem::Checksum { .. } | Pmem::Truncated { .. } | Pmem::Headless { .. } => ErrorKind::Damaged,
-                Pmem::DirtyShutdown { .. } | Pmem::MachineFailed { .. } | Pmem::NoJournal { .. } => ErrorKind::Torn,
+                Pmem::DirtyShutdown { .. } | Pmem::MachineFailed { .. } | Pmem::Accepted { .. } | Pmem::NoJournal { .. } => ErrorKind::Torn,
                 Pmem::NoSpace { .. } => ErrorKind::NoSpace,
                 Pmem::Closed => ErrorKind::Closed,
                 Pmem::ReadOnly { .. } | Pmem::AddressSpace { .. } | Pmem::WriteBack { .. } | Pmem::Io { .. } => ErrorKind::System,

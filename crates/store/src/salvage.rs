@@ -397,6 +397,7 @@ fn meaning(flaw: &Flaw) -> String {
             format!("{TORN}: the pool was in use in domain msync, and what its device may lack is in a journal, of which {} {what}", journal.display())
         }
         Flaw::MachineFailed { .. } => format!("{TORN}: the pool was in use in domain page-cache when the machine went down or the device refused to write"),
+        Flaw::Accepted { .. } => format!("{TORN}: the pool was opened although a failure may have torn it"),
         Flaw::DirtyShutdown { before, after, .. } => {
             format!("{TORN}: the pool was in use when its persistent memory failed to save data (dirty shutdowns: {before} before, {after} now)")
         }

@@ -269,18 +269,18 @@ impl Store<Hardware> {
     ///
     /// # Errors
     /// See [`Error::kind`] and [`Store::on`].
-    pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
         // Checked before the file is created.
         find_entry::<Hardware>(&options.index)?;
-        Self::in_file(Pool::open_or_create(path, &options.pool())?, &options)
+        Self::in_file(Pool::open_or_create(path.as_ref(), &options.pool())?, &options)
     }
 
     /// Opens the store in the existing pool file at `path`, and recovers it if it was not closed.
     ///
     /// # Errors
     /// See [`Error::kind`] and [`Store::on`]; kind [`ErrorKind::NoPool`](crate::ErrorKind::NoPool) if there is none.
-    pub fn open_existing(path: &Path, options: Options) -> Result<Self, Error> {
-        Self::in_file(Pool::open(path, &options.pool())?, &options)
+    pub fn open_existing(path: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
+        Self::in_file(Pool::open(path.as_ref(), &options.pool())?, &options)
     }
 
     /// [`Store::on`]. If that fails, a pool that was closed is closed again: nothing has happened to it.

@@ -184,6 +184,10 @@ impl<M: Listed> Store<M> {
     /// seconds of each turn at most (see [`Store::hold_time`]), so expiry can keep only an `act` that takes longer from ever finishing. Outside its
     /// transaction, `act` must not write keys that the transaction writes or has read: it would conflict with itself each time, for ever.
     ///
+    /// Others do not wait for it. A serializable `act` that reads many keys, of which others change some more often than it takes, may therefore never be done.
+    /// Let it read from [`Transaction::snapshot`] what need not be checked, or take less per transaction, or give up: it may count its calls, and return an
+    /// error of its own.
+    ///
     /// # Errors
     /// Those of `act`, which abort the transaction; those of [`Transaction::commit`] except [`Error::Conflict`].
     pub fn transact<T, E: From<Error>>(&self, isolation: Isolation, mut act: impl FnMut(&mut Transaction<M>) -> Result<T, E>) -> Result<T, E> {

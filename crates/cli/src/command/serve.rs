@@ -76,6 +76,7 @@ impl Arguments {
         if !config.address.is_loopback() && config.password.is_none() {
             tell(format_args!("no password: whoever reaches {} can read and write everything; set one by --password-file", config.address));
         }
+        self.backup.iter().try_for_each(|backup| check_backup(backup, &self.pool.pool))?;
         // First: if a port is taken, no pool is created or recovered.
         let listener = Listener::bind(&config)?;
         let start = Instant::now();
@@ -90,7 +91,10 @@ impl Arguments {
         };
         served?;
         closed?;
-        tell("stopped, the pool is closed");
+        match self.pool.pool.exists() {
+            true => tell("stopped, the pool is closed"),
+            false => tell(format_args!("stopped, and {} is gone: somebody has removed or renamed it meanwhile", self.pool.pool.display())),
+        }
         Ok(())
     }
 
@@ -218,9 +222,23 @@ fn make_room(wanted: usize, threads: usize) -> (usize, usize) {
     let Some(limit) = (if raised.is_ok() { maximum } else { current }) else { return (wanted, usize::MAX) };
     let room = (limit as usize).saturating_sub(OTHER_FILES + FILES_PER_THREAD * threads).max(1);
     if room < wanted {
-        tell(format_args!("at most {room} connections at a time, not {wanted}: the system lets this process open {limit} files, which `ulimit -Hn` may raise"));
+        tell(format_args!(
+            "no more than {room} of the {wanted} connections at a time: the system lets this process open {limit} files, which `ulimit -Hn` may raise"
+        ));
     }
     (room.min(wanted), room)
+}
+
+/// Refuses a place for backups that no backup could be written to: the first BGSAVE would be late to notice.
+fn check_backup(backup: &Path, pool: &Path) -> Result<(), Failure> {
+    let refuse = |why: &str| Err(Failure::Usage(format!("--backup {} {why}", backup.display())));
+    let parent = backup.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match (backup.canonicalize(), pool.canonicalize()) {
+        (Ok(backup), Ok(pool)) if backup == pool => refuse("is the pool itself; name another file"),
+        _ if backup.is_dir() => refuse("is a directory; name a file in it"),
+        _ if !parent.is_dir() => refuse("is in no directory that exists; create it first"),
+        _ => Ok(()),
+    }
 }
 
 /// The first line of a file, without its end.

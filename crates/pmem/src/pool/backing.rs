@@ -395,7 +395,10 @@ fn open_file(path: &Path, mode: Mode) -> Result<File, Error> {
     // No effect on a regular file; opening a pipe would wait for its other end.
     how.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
     how.open(path).map_err(|source| match source.kind() {
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !looks => Error::ReadOnly { path: path.to_owned() },
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !looks && path.exists() => Error::ReadOnly { path: path.to_owned() },
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !looks && mode != Mode::Open => {
+            Error::Io { action: "create", path: path.to_owned(), source }
+        }
         io::ErrorKind::NotFound if matches!(mode, Mode::Open | Mode::Inspect | Mode::Salvage) => Error::NoPool { path: path.to_owned() },
         _ => Error::Io { action: "open", path: path.to_owned(), source },
     })

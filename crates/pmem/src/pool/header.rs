@@ -44,6 +44,8 @@ pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"EVERLEAF");
 pub(crate) const VERSION: u64 = 1;
 /// Feature bits that a library must know to open the pool.
 pub(crate) const FEATURES: u64 = JOURNAL | SPANS;
+/// The compatible feature bit of a pool that was opened although it may be torn.
+pub(crate) const ACCEPTED: u64 = 1;
 /// The feature bit of a pool that is incomplete without its journal (`journal.rs`).
 pub(crate) const JOURNAL: u64 = 1;
 /// The feature bit of a pool whose blocks may share spans of slabs (`alloc.rs`). Without it, none does.

@@ -94,8 +94,8 @@ impl Name {
 
     /// Length without the padding: the check does not cover the stored length.
     fn unpadded_length(&self) -> usize {
-        let bytes = self.words.iter().flat_map(|word| word.to_le_bytes());
-        bytes.enumerate().filter(|(_, byte)| *byte != 0).last().map_or(0, |(at, _)| at + 1)
+        let last = self.words.iter().rposition(|word| *word != 0);
+        last.map_or(0, |at| (at + 1) * size_of::<u64>() - self.words[at].leading_zeros() as usize / 8)
     }
 
     fn text(&self) -> Option<String> {

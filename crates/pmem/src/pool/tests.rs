@@ -674,7 +674,34 @@ fn a_file_left_open_by_a_dead_machine_needs_consent() {
     let pool = Pool::open(&path, &accepting).unwrap();
     assert!(pool.root("name").unwrap().is_some());
     drop(pool);
-    Pool::open(&path, &small()).expect("accepted once, it is a pool of this boot");
+    // Accepted once, it is a pool of this boot; but it stays one that may be torn.
+    let pool = Pool::open(&path, &small()).unwrap();
+    assert!(matches!(pool.flaws(), [Error::Accepted { .. }]), "{:?}", pool.flaws());
+    pool.close().unwrap();
+    drop(pool);
+    assert!(matches!(Pool::inspect(&path).unwrap().flaws(), [Error::Accepted { .. }]));
+}
+
+/// A child that wrote to the pool of its parent made it unreadable.
+#[test]
+#[cfg(not(miri))]
+fn a_forked_child_does_not_have_the_pool() {
+    let directory = tempfile::tempdir().unwrap();
+    let pool = Pool::create(&directory.path().join("pool"), &small()).unwrap();
+    let word: &Word = pool.get(Off::new(8)).unwrap();
+    // SAFETY: the child reads one word, which ends it.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let word = std::hint::black_box(word.get());
+        // SAFETY: this ends the child at once.
+        unsafe { libc::_exit(i32::from(word == 0)) };
+    }
+    let mut status = 0;
+    // SAFETY: the child is this process's, and `status` is alive.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFSIGNALED(status), "{status:#x}");
+    put(&pool, "name", 1).unwrap();
+    assert!(pool.root("name").unwrap().is_some());
 }
 
 /// This does not apply to a pool that was dropped: its process could still have the device take all of it.

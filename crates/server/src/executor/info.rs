@@ -133,6 +133,8 @@ fn persistence(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "last_compaction_is_complete:{}\r\nlast_compaction_size_before:{size_before}\r\n", u8::from(is_complete))?;
     write!(text, "last_compaction_size:{size}\r\nlast_compaction_given_back:{given_back}\r\n")?;
     write!(text, "last_compaction_moved:{}\r\n", records + leaves)?;
+    // Opened all the same, after a failure that its domain does not survive.
+    write!(text, "pool_may_be_torn:{}\r\n", u8::from(!server.store.pool().flaws().is_empty()))?;
     write!(text, "persistence_domain:{domain}\r\nacknowledged_writes_survive:{survives}\r\n")
 }
 

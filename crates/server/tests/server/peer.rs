@@ -30,7 +30,7 @@ impl Running {
     /// With another pool, too.
     pub(crate) fn over(options: Options, config: Config) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let store = Arc::new(Store::open(&directory.path().join("test.pool"), options).unwrap());
+        let store = Arc::new(Store::open(directory.path().join("test.pool"), options).unwrap());
         let server = Server::bind(Config { port: 0, ..config }, store).unwrap();
         let (address, memcached, stop) = (server.local_addr(), server.memcached_addr(), server.stop_handle());
         Self { address, memcached, stop, thread: Some(std::thread::spawn(move || server.run())), _directory: directory }

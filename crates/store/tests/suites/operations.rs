@@ -24,7 +24,7 @@ fn many_pairs_are_set_in_their_order_whatever_a_fence_waits_for() {
     let directory = tempfile::tempdir().unwrap();
     let too_long = vec![0; KEY_SIZE_MAX + 1];
     for domain in [Domain::PageCache, Domain::Msync] {
-        let store = Store::open(&directory.path().join(domain.name()), Options { domain: Some(domain), ..Options::default() }).unwrap();
+        let store = Store::open(directory.path().join(domain.name()), Options { domain: Some(domain), ..Options::default() }).unwrap();
         let space = store.namespace("space").unwrap();
         let bytes: Vec<_> = (0_u16..400).map(|number| ((number % 300).to_be_bytes(), number.to_be_bytes())).collect();
         let mut pairs: Vec<(&[u8], &[u8])> = bytes.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();

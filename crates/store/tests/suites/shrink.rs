@@ -317,8 +317,8 @@ fn a_pool_that_is_full_of_gaps_takes_what_is_large() {
 /// order they become sparse.
 #[test]
 fn leaves_make_room_for_what_is_large() {
-    const ORDERS: [(&str, fn(u64, u64) -> u64); 3] =
-        [("ascending", |n, _| n), ("descending", |n, full| full - 1 - n), ("scattered", |n, full| n * 7919 % full)];
+    type Order = fn(u64, u64) -> u64;
+    const ORDERS: [(&str, Order); 3] = [("ascending", |n, _| n), ("descending", |n, full| full - 1 - n), ("scattered", |n, full| n * 7919 % full)];
     for (order, of) in ORDERS {
         let [full, fit] = large_behind_small(64 << 20, |full| (0..full).map(|n| of(n, full)).filter(|n| n % 8 != 0).collect());
         assert!(fit >= 15, "{order}: {full} values, then {fit}");

@@ -84,7 +84,7 @@ fn an_empty_store_and_an_empty_namespace_have_streams() {
 fn an_empty_namespace_stays_whatever_copies_it() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
-    let source = Store::open(&at("pool"), options()).unwrap();
+    let source = Store::open(at("pool"), options()).unwrap();
     for name in ["empty", "expired", "full"] {
         let namespace = source.namespace(name).unwrap();
         assert!(namespace.prefer_index("ever-64").unwrap());
@@ -102,7 +102,7 @@ fn an_empty_namespace_stays_whatever_copies_it() {
     everleaf::repair(&at("pool"), &at("repaired"), options(), |_| ControlFlow::Continue(())).unwrap();
     everleaf::compact(&at("pool"), options(), |_, _| ControlFlow::Continue(())).unwrap();
     for name in ["restored", "repaired", "pool"] {
-        assert_eq!(indexes(&Store::open(&at(name), options()).unwrap()), expected, "{name}");
+        assert_eq!(indexes(&Store::open(at(name), options()).unwrap()), expected, "{name}");
     }
 }
 
@@ -444,7 +444,7 @@ fn what_takes_the_place_of_a_file_takes_its_permissions_and_its_place() {
     let mode = |name: &str| std::fs::symlink_metadata(at(name)).unwrap().permissions().mode() & 0o7777;
     let set_mode = |name: &str, mode| std::fs::set_permissions(at(name), PermissionsExt::from_mode(mode)).unwrap();
     std::fs::create_dir(at("elsewhere")).unwrap();
-    let source = Store::open(&at("elsewhere/pool"), options()).unwrap();
+    let source = Store::open(at("elsewhere/pool"), options()).unwrap();
     fill(&source, 2000, 2000, 5);
     set_mode("elsewhere/pool", 0o640);
     source.snapshot().unwrap().backup(&at("backup")).unwrap().finish().unwrap();
@@ -465,7 +465,7 @@ fn what_takes_the_place_of_a_file_takes_its_permissions_and_its_place() {
     let done = everleaf::compact(&at("link"), options(), |_, _| ControlFlow::Continue(())).unwrap();
     assert!(std::fs::symlink_metadata(at("link")).unwrap().is_symlink());
     assert_eq!((mode("elsewhere/pool"), std::fs::metadata(at("elsewhere/pool")).unwrap().len()), (0o640, done.size as u64));
-    assert!(content(&Store::open(&at("link"), options()).unwrap()) == expected);
+    assert!(content(&Store::open(at("link"), options()).unwrap()) == expected);
     set_mode("elsewhere/pool", 0o600);
     everleaf::repair(&at("elsewhere/pool"), &at("repaired"), options(), |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(mode("repaired"), 0o600);

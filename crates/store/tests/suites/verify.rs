@@ -467,14 +467,14 @@ fn what_a_failure_of_the_machine_may_have_torn_is_a_loss() {
     let directory = tempfile::tempdir().unwrap();
     let place = |name: &str| directory.path().join(name);
     let lost = |pool: &str, to: &str, what: &str| {
-        let refused = Store::open(&place(pool), Options::default()).expect_err("a pool that may be torn");
+        let refused = Store::open(place(pool), Options::default()).expect_err("a pool that may be torn");
         assert!(refused.kind() == ErrorKind::Torn && refused.to_string().contains(what), "{refused}");
         let salvaged = repair(&place(pool), &place(to), Options::default(), go_on).unwrap();
         assert!(salvaged.losses.iter().any(|loss| loss.what.contains("acknowledged writes may be lost") && loss.what.contains(what)), "{salvaged:?}");
         salvaged_content(&place(to)).len()
     };
     // Left open by an earlier boot of the machine.
-    let store = Store::open(&place("pool"), Options::default()).unwrap();
+    let store = Store::open(place("pool"), Options::default()).unwrap();
     store.namespace("one").unwrap().put(b"key", b"value").unwrap();
     drop(store);
     let bytes = std::fs::read(place("pool")).unwrap();
@@ -493,11 +493,11 @@ fn what_a_failure_of_the_machine_may_have_torn_is_a_loss() {
         leave(name, &[(DOMAIN, number), (DIRTY_SHUTDOWNS, 2)]);
         assert_eq!(lost(name, &format!("{name}.to"), "2 before, 0 now"), 1);
         let accepting = Options { accept_dirty_shutdown: true, ..Options::default() };
-        let store = Store::open(&place(name), accepting).unwrap();
+        let store = Store::open(place(name), accepting).unwrap();
         assert!(store.verify().unwrap().is_sound() && store.namespace("one").unwrap().count() == 1);
     }
     // With a journal that is elsewhere.
-    let store = Store::open(&place("journaled"), Options { domain: Some(Domain::Msync), ..Options::default() }).unwrap();
+    let store = Store::open(place("journaled"), Options { domain: Some(Domain::Msync), ..Options::default() }).unwrap();
     let one = store.namespace("one").unwrap();
     one.put(b"key", b"value").unwrap();
     let before = std::fs::read(place("journaled")).unwrap();
@@ -512,10 +512,10 @@ fn a_pool_that_is_repaired_stays_in_the_domain_msync() {
     let directory = tempfile::tempdir().unwrap();
     let place = |name: &str| directory.path().join(name);
     let options = |domain| Options { domain, size_max: 64 << 20, ..Options::default() };
-    Store::open(&place("pool"), options(Some(Domain::Msync))).unwrap().close().unwrap();
+    Store::open(place("pool"), options(Some(Domain::Msync))).unwrap().close().unwrap();
     for (name, asked, domain) in [("kept", None, Domain::Msync), ("asked for", Some(Domain::PageCache), Domain::PageCache)] {
         repair(&place("pool"), &place(name), options(asked), go_on).unwrap();
-        assert_eq!(Store::open(&place(name), options(None)).unwrap().pool().info().domain, Some(domain), "{name}");
+        assert_eq!(Store::open(place(name), options(None)).unwrap().pool().info().domain, Some(domain), "{name}");
     }
 }
 

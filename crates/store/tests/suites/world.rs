@@ -123,7 +123,7 @@ fn a_namespace_keeps_its_index_whatever_the_options_say_later() {
     assert_eq!(index_of(&store, "old"), Some("isle-256"));
     assert!(store.drop_namespace("old").unwrap() && !store.drop_namespace("old").unwrap());
     assert_eq!(store.namespaces(), ["new"]);
-    assert!(matches!(Store::open(&directory.path().join("other"), Options { index: "volatile".into(), ..options() }), Err(Error::UnknownIndex { .. })));
+    assert!(matches!(Store::open(directory.path().join("other"), Options { index: "volatile".into(), ..options() }), Err(Error::UnknownIndex { .. })));
 }
 
 /// Regression: the pool was left as after a crash: refused after a restart of the machine, and `repair` no longer knew which blocks are in use.
