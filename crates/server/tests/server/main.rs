@@ -8,4 +8,6 @@ mod info;
 mod memcached;
 mod peer;
 mod programs;
+mod sockets;
 mod threads;
+mod tls;
