@@ -6,7 +6,8 @@ use clap::Args;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::path::PathBuf;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long a server may take to answer.
@@ -17,8 +18,8 @@ const LINE_MAX: u64 = 64 << 10;
 /// The server to connect to.
 #[derive(Args)]
 pub(crate) struct ServerArguments {
-    /// The server [default: 127.0.0.1:6379]
-    #[arg(long, value_name = "HOST:PORT")]
+    /// The server, or the path of its Unix socket [default: 127.0.0.1:6379]
+    #[arg(long, value_name = "HOST:PORT|PATH")]
     server: Option<String>,
     /// File whose first line is the server's password
     #[arg(long, value_name = "PATH")]
@@ -30,8 +31,12 @@ impl ServerArguments {
     pub(crate) fn connect(&self) -> Result<Server, Failure> {
         let password = self.password_file.as_deref().map(read_password).transpose()?;
         let name = self.server.as_deref().unwrap_or("127.0.0.1:6379");
+        // Neither a host nor a port has a slash.
+        if name.contains('/') {
+            return Server::at(Path::new(name), password.as_deref()).map_err(|source| Failure::Io { action: format!("ask {name}"), source });
+        }
         let addresses = name.to_socket_addrs().map_err(|source| match source.kind() {
-            io::ErrorKind::InvalidInput => Failure::Usage(format!("--server {name}: {source}; write HOST:PORT")),
+            io::ErrorKind::InvalidInput => Failure::Usage(format!("--server {name}: {source}; write HOST:PORT, or a path with a slash in it")),
             _ => Failure::Io { action: format!("find {name}"), source },
         })?;
         // A name may have several addresses, and a server listen on one of them only.
@@ -60,14 +65,28 @@ impl ServerArguments {
 
 /// A connection to a server.
 pub(crate) struct Server {
-    address: SocketAddr,
-    stream: BufReader<TcpStream>,
+    address: String,
+    stream: BufReader<Box<dyn Stream>>,
 }
+
+trait Stream: Read + Write {}
+
+impl<S: Read + Write> Stream for S {}
 
 impl Server {
     fn connect(address: SocketAddr, password: Option<&[u8]>) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
+        Self::over(Box::new(stream), address.to_string(), password)
+    }
+
+    fn at(path: &Path, password: Option<&[u8]>) -> io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Self::over(Box::new(stream), path.display().to_string(), password)
+    }
+
+    fn over(stream: Box<dyn Stream>, address: String, password: Option<&[u8]>) -> io::Result<Self> {
         let mut server = Self { address, stream: BufReader::new(stream) };
         if let Some(password) = password {
             server.call(&[b"AUTH", password])?;

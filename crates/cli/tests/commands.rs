@@ -703,6 +703,51 @@ fn a_server_is_found_by_its_name_and_says_that_it_wants_a_password() {
     server.wait().expect("it ends");
 }
 
+#[test]
+fn a_server_listens_where_it_is_told_to_and_nowhere_else() {
+    let directory = directory();
+    let path = directory.path();
+    let start = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_everleaf"));
+        let command = command.args(["serve", "--json", "--unix-socket", "redis.sock", "--unix-socket-mode", "770"]).current_dir(path);
+        let mut server = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.take().expect("its output is piped")), &mut line).expect("it says where");
+        (server, serde_json::from_str::<serde_json::Value>(&line).expect("JSON"))
+    };
+    let (mut server, said) = start();
+    assert_eq!((&said["port"], &said["tls_port"], &said["unix_socket"]), (&serde_json::Value::Null, &serde_json::Value::Null, &"redis.sock".into()));
+    let watch = ["stats", "--watch", "--count", "1", "--server", "./redis.sock"];
+    expect(path, &watch, b"", 0);
+    // Another pool, the same socket: no pool is made.
+    let output = everleaf(path, &["serve", "--pool", "other.pool", "--unix-socket", "redis.sock"], b"");
+    assert!(output.status.code() == Some(4) && String::from_utf8_lossy(&output.stderr).contains("a server listens there"), "{output:?}");
+    server.kill().expect("it runs");
+    server.wait().expect("it ends");
+    assert!(path.join("redis.sock").exists());
+    expect(path, &watch, b"", 4);
+    let (mut server, _) = start();
+    expect(path, &watch, b"", 0);
+    kill(&server, "-TERM");
+    assert!(server.wait().expect("it ends").success() && !path.join("redis.sock").exists());
+
+    std::fs::write(path.join("cert.pem"), "").expect("a file");
+    let tls = ["serve", "--pool", "other.pool", "--tls-port", "0"];
+    for (arguments, code, why) in [
+        (&["--tls-cert", "cert.pem", "--tls-key", "key.pem"][..], 4, "cert.pem holds no certificate"),
+        (&["--tls-cert", "absent.pem", "--tls-key", "key.pem"], 4, "absent.pem cannot be read"),
+        (&["--tls-cert", "cert.pem"], 2, "--tls-key"),
+        (&["--unix-socket-mode", "8"], 2, "in octal"),
+        (&[], 2, "--tls-cert"),
+    ] {
+        let output = everleaf(path, &[&tls[..], arguments].concat(), b"");
+        assert!(output.status.code() == Some(code) && String::from_utf8_lossy(&output.stderr).contains(why), "{output:?}");
+    }
+    let output = everleaf(path, &["serve", "--pool", "other.pool", "--tls-cert", "cert.pem", "--tls-key", "key.pem"], b"");
+    assert!(output.status.code() == Some(2) && String::from_utf8_lossy(&output.stderr).contains("add --tls-port"), "{output:?}");
+    assert!(!path.join("other.pool").exists());
+}
+
 /// By default, a shell allows its programs a thousand open files; a server that kept this limit could not accept the promised number of connections.
 #[test]
 fn a_server_opens_as_many_files_as_it_may() {

@@ -6,10 +6,10 @@ use crate::executor::Unfinished;
 use crate::queue::Queue;
 use crate::reply::{Protocol, Reply};
 use crate::shared::Shared;
+use crate::socket::Address;
 use everleaf::Snapshot;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -128,8 +128,8 @@ impl Session {
 /// A connection as other connections see it.
 pub(crate) struct Client {
     pub(crate) id: u64,
-    pub(crate) address: SocketAddr,
-    pub(crate) local: SocketAddr,
+    pub(crate) address: Address,
+    pub(crate) local: Address,
     /// The event loop that serves it.
     pub(crate) thread: usize,
     pub(crate) since: Instant,
@@ -158,13 +158,19 @@ impl Client {
     pub(crate) fn describe(&self, server: &Shared) -> Vec<u8> {
         let seen = self.seen.lock();
         let seconds = |since: Instant| server.now().saturating_duration_since(since).as_secs();
+        let flags = match (seen.queued, &self.address) {
+            (Some(_), Address::Unix(_)) => "xU",
+            (Some(_), Address::Ip(_)) => "x",
+            (None, Address::Unix(_)) => "U",
+            (None, Address::Ip(_)) => "N",
+        };
         let mut line = format!("id={} addr={} laddr={} name=", self.id, self.address, self.local).into_bytes();
         line.extend_from_slice(&seen.name);
         let rest = format!(
             " age={} idle={} flags={} db={} sub=0 psub=0 ssub=0 multi={} qbuf={} obl={} oll=0 omem={} events=r cmd={} user=default redir=-1 resp={} lib-name=",
             seconds(self.since),
             seconds(seen.active),
-            if seen.queued.is_some() { 'x' } else { 'N' },
+            flags,
             seen.database,
             seen.queued.map_or(-1, |count| count as i64),
             seen.input_size,
@@ -189,7 +195,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    pub(crate) fn add(&self, address: SocketAddr, local: SocketAddr, thread: usize) -> Arc<Client> {
+    pub(crate) fn add(&self, address: Address, local: Address, thread: usize) -> Arc<Client> {
         let id = {
             let mut last = self.last.lock();
             *last += 1;

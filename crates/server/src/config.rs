@@ -9,10 +9,18 @@ use std::time::Duration;
 pub struct Config {
     /// Address to listen on. Default 127.0.0.1; another one lets the network in, so set a password too.
     pub address: IpAddr,
-    /// TCP port; 0 takes a free one. Default 6379.
-    pub port: u16,
+    /// TCP port; 0 takes a free one, `None` is for servers that are reached otherwise. Default 6379.
+    pub port: Option<u16>,
     /// TCP port for clients of memcached, on the same address; 0 takes a free one. Default: none.
     pub memcached_port: Option<u16>,
+    /// Ports with TLS, on the same address. Default: none.
+    pub tls: Option<Tls>,
+    /// Path of a Unix socket. Default: none.
+    pub unix_socket: Option<PathBuf>,
+    /// Path of a Unix socket for clients of memcached. Default: none.
+    pub memcached_unix_socket: Option<PathBuf>,
+    /// Permissions of the Unix sockets: whoever may write can connect. Default 0o700, so only the user that the server runs as.
+    pub unix_socket_mode: u32,
     /// Event loops, each a thread. Default: as many as the machine has cores.
     pub threads: usize,
     /// Databases for SELECT: the namespaces "0", "1" and so on. Default 16.
@@ -25,6 +33,8 @@ pub struct Config {
     pub limits: Limits,
     /// Seconds after which a silent peer is asked for a sign of life, and dropped if it gives none. Default 300; 0 never asks.
     pub keepalive_seconds: u32,
+    /// How long a client of a port with TLS may take for its handshake, before it is dropped. Default 30 s.
+    pub handshake_patience: Duration,
     /// How long a graceful stop waits for clients to take their replies. Default 5 s.
     pub stop_patience: Duration,
     /// Called with a line of text for errors that no client is told of: in a background backup, or a compaction. Default: does nothing.
@@ -35,18 +45,38 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            port: 6379,
+            port: Some(6379),
             memcached_port: None,
+            tls: None,
+            unix_socket: None,
+            memcached_unix_socket: None,
+            unix_socket_mode: 0o700,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             databases: 16,
             password: None,
             backup: None,
             limits: Limits::default(),
             keepalive_seconds: 300,
+            handshake_patience: Duration::from_secs(30),
             stop_patience: Duration::from_secs(5),
             log: |_| (),
         }
     }
+}
+
+/// Ports with TLS, and what it needs. The files, all in PEM, are read when the server begins to listen, and not again.
+#[derive(Clone, Debug, Default)]
+pub struct Tls {
+    /// TCP port; 0 takes a free one. Default: none.
+    pub port: Option<u16>,
+    /// TCP port for clients of memcached; 0 takes a free one. Default: none.
+    pub memcached_port: Option<u16>,
+    /// File with the server's certificate, followed by those between it and the authority that clients trust.
+    pub certificate: PathBuf,
+    /// File with the private key of the certificate.
+    pub key: PathBuf,
+    /// File with the authorities one of which must have signed a client's certificate. Default: none, and clients need no certificate.
+    pub authority: Option<PathBuf>,
 }
 
 /// Bounds on what clients may use.

@@ -13,9 +13,8 @@ use crate::conversation::{Conversation, Dialect, Pause};
 use crate::group::Part;
 use crate::reply::Reply;
 use crate::shared::{Counters, Shared};
-use mio::net::TcpStream;
+use crate::socket::Socket;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::Shutdown;
 
 /// Size of a lent input buffer.
 const INPUT_SIZE: usize = 32 * 1024;
@@ -105,7 +104,7 @@ pub(crate) enum Turn {
 
 /// A connection.
 pub(crate) struct Connection {
-    pub(crate) socket: TcpStream,
+    pub(crate) socket: Socket,
     conversation: Conversation,
     input: Input,
     /// Whether whole frames, or a part of a long command, wait for a turn.
@@ -127,7 +126,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: TcpStream, session: Session, dialect: Dialect) -> Self {
+    pub(crate) fn new(socket: Socket, session: Session, dialect: Dialect) -> Self {
         Self {
             socket,
             conversation: Conversation::new(session, dialect),
@@ -283,7 +282,7 @@ impl Connection {
                 self.input.end += size;
                 counters.input_size.add(size as u64);
                 // A short read has emptied the socket, unless the end of the stream comes next, which no further edge reports.
-                self.readable = size == room_size || self.read_closed;
+                self.readable = size == room_size || self.read_closed || self.socket.has_more();
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -302,7 +301,7 @@ impl Connection {
                 Ok(_) if self.parting => {}
                 Ok(_) => {
                     self.parting = true;
-                    self.socket.shutdown(Shutdown::Write)?;
+                    self.socket.end_writing()?;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(if self.parting { Turn::Wait } else { Turn::Close }),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -313,6 +312,14 @@ impl Connection {
     }
 
     fn write(&mut self, counters: &Counters) -> io::Result<()> {
+        if self.writable
+            && let Err(error) = self.socket.flush()
+        {
+            match error.kind() {
+                ErrorKind::WouldBlock => self.writable = false,
+                _ => return Err(error),
+            }
+        }
         let Reply { out, sent, .. } = &mut self.conversation.reply;
         while self.writable && *sent < out.len() {
             match self.socket.write(&out[*sent..]) {

@@ -9,16 +9,15 @@ use crate::client::Session;
 use crate::connection::{Buffers, Connection, Turn};
 use crate::conversation::Dialect;
 use crate::group::{Part, run_for_clients};
+use crate::listener::Bound;
 use crate::shared::Shared;
+use crate::socket::{Address, Socket};
 use mio::event::Event;
-use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use parking_lot::Mutex;
 use slab::Slab;
-use socket2::{SockRef, TcpKeepalive};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind, Write};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -40,7 +39,7 @@ const STOP_TICK: Duration = Duration::from_millis(10);
 /// Connections that the first loop accepted for another loop.
 #[derive(Default)]
 pub(crate) struct Inbox {
-    arrived: Mutex<Vec<(TcpStream, SocketAddr, Dialect)>>,
+    arrived: Mutex<Vec<(Socket, Address, Dialect)>>,
     /// Number of the loop's connections, including those in the inbox.
     count: AtomicUsize,
 }
@@ -57,13 +56,14 @@ pub(crate) struct EventLoop {
     queue: VecDeque<usize>,
     /// Connections with commands to be run at the end of this turn; some may have been closed since.
     held: Vec<usize>,
+    /// When the patience with a TLS client's handshake ends, in this order, with its key and its number.
+    handshakes: VecDeque<(Instant, usize, u64)>,
     buffers: Buffers,
 }
 
 /// A listening socket.
 struct Door {
-    listener: TcpListener,
-    dialect: Dialect,
+    listener: Bound,
     /// Whether there may be connections to accept.
     acceptable: bool,
     /// Whether descriptors or memory for a connection were lacking.
@@ -71,19 +71,19 @@ struct Door {
 }
 
 impl Door {
-    fn new(listener: TcpListener, dialect: Dialect) -> Self {
-        Self { listener, dialect, acceptable: false, lacks_room: false }
+    fn new(listener: Bound) -> Self {
+        Self { listener, acceptable: false, lacks_room: false }
     }
 }
 
 impl EventLoop {
-    pub(crate) fn new(index: usize, poll: Poll, server: Arc<Shared>, inboxes: Arc<[Inbox]>, listeners: Vec<(TcpListener, Dialect)>) -> io::Result<Self> {
-        let mut listeners: Vec<_> = listeners.into_iter().map(|(listener, dialect)| Door::new(listener, dialect)).collect();
+    pub(crate) fn new(index: usize, poll: Poll, server: Arc<Shared>, inboxes: Arc<[Inbox]>, listeners: Vec<Bound>) -> io::Result<Self> {
+        let mut listeners: Vec<_> = listeners.into_iter().map(Door::new).collect();
         for (number, door) in listeners.iter_mut().enumerate() {
-            poll.registry().register(&mut door.listener, Token(LISTENER - number), Interest::READABLE)?;
+            poll.registry().register(door.listener.source(), Token(LISTENER - number), Interest::READABLE)?;
         }
-        let (connections, queue, held, buffers) = (Slab::new(), VecDeque::new(), Vec::new(), Buffers::default());
-        Ok(Self { index, poll, server, inboxes, listeners, connections, queue, held, buffers })
+        let (connections, queue, held, handshakes, buffers) = (Slab::new(), VecDeque::new(), Vec::new(), VecDeque::new(), Buffers::default());
+        Ok(Self { index, poll, server, inboxes, listeners, connections, queue, held, handshakes, buffers })
     }
 
     /// Serves until the server stops.
@@ -99,7 +99,7 @@ impl EventLoop {
     fn patience(&self) -> Option<Duration> {
         let mut knocked_at = self.listeners.iter().filter(|door| door.acceptable).peekable();
         match self.queue.is_empty() {
-            true if knocked_at.peek().is_none() => None,
+            true if knocked_at.peek().is_none() => self.handshakes.front().map(|(end, ..)| end.saturating_duration_since(self.server.now())),
             true if knocked_at.all(|door| door.lacks_room) => Some(ACCEPT_PAUSE),
             _ => Some(Duration::ZERO),
         }
@@ -129,8 +129,22 @@ impl EventLoop {
             }
         }
         self.settle();
+        self.drop_late_handshakes();
         (0..self.listeners.len()).for_each(|door| self.accept(door));
         Ok(())
+    }
+
+    /// Closes TLS connections whose clients have not finished their handshakes in time.
+    fn drop_late_handshakes(&mut self) {
+        while let Some(&(end, key, id)) = self.handshakes.front()
+            && end <= self.server.now()
+        {
+            self.handshakes.pop_front();
+            // Most have finished, and some are gone, with another in their place.
+            if self.connections.get(key).is_some_and(|connection| connection.socket.is_handshaking() && connection.session().client.id == id) {
+                self.close(key);
+            }
+        }
     }
 
     fn ready(&mut self, key: usize, event: &Event) {
@@ -219,11 +233,11 @@ impl EventLoop {
 
     fn accept(&mut self, door: usize) {
         for _ in 0..ACCEPT_COUNT_MAX {
-            let Some(Door { listener, dialect, acceptable, lacks_room }) = self.listeners.get_mut(door).filter(|door| door.acceptable) else { break };
+            let Some(Door { listener, acceptable, lacks_room }) = self.listeners.get_mut(door).filter(|door| door.acceptable) else { break };
             *lacks_room = false;
             match listener.accept() {
                 Ok((socket, address)) => {
-                    let dialect = *dialect;
+                    let dialect = listener.dialect;
                     self.welcome(socket, address, dialect);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => *acceptable = false,
@@ -239,7 +253,7 @@ impl EventLoop {
     }
 
     /// Gives a new connection to the loop that has the fewest.
-    fn welcome(&mut self, mut socket: TcpStream, address: SocketAddr, dialect: Dialect) {
+    fn welcome(&mut self, mut socket: Socket, address: Address, dialect: Dialect) {
         let counters = self.server.counters(self.index);
         let total: usize = self.inboxes.iter().map(|inbox| inbox.count.load(Ordering::Relaxed)).sum();
         if total >= self.server.connection_count_max.load(Ordering::Relaxed) {
@@ -263,13 +277,17 @@ impl EventLoop {
         }
     }
 
-    fn adopt(&mut self, mut socket: TcpStream, address: SocketAddr, dialect: Dialect) {
+    fn adopt(&mut self, mut socket: Socket, address: Address, dialect: Dialect) {
         let entry = self.connections.vacant_entry();
-        let prepared = prepare(&socket, self.server.config.keepalive_seconds)
-            .and_then(|local| self.poll.registry().register(&mut socket, Token(entry.key()), Interest::READABLE | Interest::WRITABLE).map(|()| local));
+        let prepared = socket
+            .prepare(&address, self.server.config.keepalive_seconds)
+            .and_then(|local| self.poll.registry().register(socket.source(), Token(entry.key()), Interest::READABLE | Interest::WRITABLE).map(|()| local));
         match prepared {
             Ok(local) => {
                 let client = self.server.clients.add(address, local, self.index);
+                if socket.is_handshaking() {
+                    self.handshakes.push_back((self.server.now() + self.server.config.handshake_patience, entry.key(), client.id));
+                }
                 let mut session = Session::new(client, !self.server.has_password());
                 if dialect == Dialect::Memcached {
                     session.database = self.server.databases.len();
@@ -299,22 +317,14 @@ impl EventLoop {
     }
 }
 
-/// Sets the options of every connection: small replies are sent at once, vanished peers are detected. Returns the local address.
-fn prepare(socket: &TcpStream, keepalive_seconds: u32) -> io::Result<SocketAddr> {
-    socket.set_nodelay(true)?;
-    if keepalive_seconds > 0 {
-        let time = Duration::from_secs(u64::from(keepalive_seconds));
-        SockRef::from(socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(time).with_interval(time / 3).with_retries(3))?;
-    }
-    socket.local_addr()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Config;
     use everleaf::{Domain, Options, Store};
     use mio::Waker;
+    use mio::net::TcpStream;
+    use socket2::SockRef;
     use std::io::Read;
     use std::net;
     use std::thread;
@@ -322,13 +332,13 @@ mod tests {
     fn loop_over(store: Store) -> (Arc<Shared>, EventLoop) {
         let poll = Poll::new().unwrap();
         let waker = Waker::new(poll.registry(), WAKE).unwrap();
-        let server = Arc::new(Shared::new(Config::default(), 0, Arc::new(store), vec![waker]).unwrap());
+        let server = Arc::new(Shared::new(Config::default(), Arc::new(store), vec![waker]).unwrap());
         let event_loop = EventLoop::new(0, poll, server.clone(), [Inbox::default()].into(), Vec::new()).unwrap();
         (server, event_loop)
     }
 
     /// A client that has sent `text`, and the accepted socket.
-    fn client_of(text: &str) -> (net::TcpStream, net::TcpStream, SocketAddr) {
+    fn client_of(text: &str) -> (net::TcpStream, Socket, Address) {
         let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (socket, address) = listener.accept().unwrap();
@@ -338,17 +348,17 @@ mod tests {
         while !matches!(socket.peek(&mut vec![0; text.len()]), Ok(size) if size == text.len()) {
             thread::yield_now();
         }
-        (client, socket, address)
+        (client, Socket::Tcp(TcpStream::from_std(socket)), Address::Ip(address))
     }
 
     /// Further connections waited for a while as if descriptors had run out.
     #[test]
     fn more_who_knock_than_a_turn_accepts_are_not_kept_waiting() {
         let (_server, mut event_loop) = loop_over(Store::anonymous(Options { size_max: 64 << 20, ..Options::default() }).unwrap());
-        let mut listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-        let address = listener.local_addr().unwrap();
-        event_loop.poll.registry().register(&mut listener, Token(LISTENER), Interest::READABLE).unwrap();
-        event_loop.listeners.push(Door::new(listener, Dialect::Redis));
+        let mut listener = Bound::to("127.0.0.1:0".parse().unwrap(), Dialect::Redis, None).unwrap();
+        let Address::Ip(address) = listener.address else { unreachable!("it is bound to one") };
+        event_loop.poll.registry().register(listener.source(), Token(LISTENER), Interest::READABLE).unwrap();
+        event_loop.listeners.push(Door::new(listener));
         let clients: Vec<_> = (0..ACCEPT_COUNT_MAX + 1).map(|_| net::TcpStream::connect(address).unwrap()).collect();
         let mut events = Events::with_capacity(EVENT_COUNT);
         while event_loop.connections.len() < ACCEPT_COUNT_MAX {
@@ -372,7 +382,7 @@ mod tests {
         let mixed = [of_key("GET", "d"), set("a", 0), of_key("DEL", "d"), of_key("GET", "a"), of_key("DEL", "a"), set("a", 1)].concat();
         for text in [mixed, ["PING\r\n", &set("b", 2), &set("b", 3), "*3\r\n$3\r\nSET"].concat(), set("c", 4)] {
             let (client, socket, address) = client_of(&text);
-            event_loop.welcome(TcpStream::from_std(socket), address, Dialect::Redis);
+            event_loop.welcome(socket, address, Dialect::Redis);
             clients.push(client);
         }
         let mut events = Events::with_capacity(EVENT_COUNT);
@@ -414,7 +424,7 @@ mod tests {
         let options = Options { domain: Some(Domain::Msync), ..Options::default() };
         let (server, mut event_loop) = loop_over(Store::open(directory.path().join("test.pool"), options).unwrap());
         let (_gone, socket, address) = client_of(&format!("ECHO {}\r\n", "x".repeat(INPUT_SIZE - "ECHO \r\n".len())));
-        event_loop.welcome(TcpStream::from_std(socket), address, Dialect::Redis);
+        event_loop.welcome(socket, address, Dialect::Redis);
         let mut events = Events::with_capacity(EVENT_COUNT);
         event_loop.turn(&mut events, None).unwrap();
         assert_eq!(event_loop.queue, [0]);
@@ -423,7 +433,7 @@ mod tests {
         let sets = "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\n1\r\n*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n";
         let (mut client, socket, address) = client_of(sets);
         client.shutdown(net::Shutdown::Write).unwrap();
-        event_loop.welcome(TcpStream::from_std(socket), address, Dialect::Redis);
+        event_loop.welcome(socket, address, Dialect::Redis);
         assert!(event_loop.connections.contains(0));
         while !event_loop.connections.is_empty() {
             let timeout = if event_loop.queue.is_empty() { None } else { Some(Duration::ZERO) };
@@ -448,7 +458,7 @@ mod tests {
         let (server, mut event_loop) = loop_over(store);
         let echo = "x".repeat(INPUT_SIZE - "GET k\r\nECHO \r\n".len());
         let (mut client, socket, address) = client_of(&format!("GET k\r\nECHO {echo}\r\n"));
-        event_loop.welcome(TcpStream::from_std(socket), address, Dialect::Redis);
+        event_loop.welcome(socket, address, Dialect::Redis);
         let mut events = Events::with_capacity(EVENT_COUNT);
         event_loop.turn(&mut events, None).unwrap();
         assert_eq!(event_loop.queue.len(), 1);

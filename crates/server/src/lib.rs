@@ -7,8 +7,8 @@
 //!                                       memcached::request -> memcached::execute
 //! ```
 //!
-//! `event_loop` distributes the connections among threads, `connection` moves bytes, `conversation` turns them into commands and results into replies,
-//! `executor` runs the commands. A reply leaves when what it acknowledges is durable.
+//! `listener` is where clients connect, by TCP, TLS or a Unix socket; `event_loop` distributes the connections among threads, `connection` moves bytes,
+//! `conversation` turns them into commands and results into replies, `executor` runs the commands. A reply leaves when what it acknowledges is durable.
 
 mod background;
 mod backups;
@@ -25,6 +25,7 @@ mod executor;
 mod gate;
 mod glob;
 mod group;
+mod listener;
 pub mod memcached;
 mod queue;
 mod reply;
@@ -32,9 +33,12 @@ pub mod resp;
 mod script;
 mod server;
 mod shared;
+mod socket;
+mod tls;
 
-pub use config::{Config, Limits};
-pub use server::{Error, Listener, Server, Stop};
+pub use config::{Config, Limits, Tls};
+pub use listener::Listener;
+pub use server::{Error, Server, Stop};
 
 /// The version of Redis whose commands, texts and protocol are implemented; clients decide by it which features to use.
 pub const REDIS_VERSION: &str = "7.0.15";

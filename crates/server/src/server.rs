@@ -1,16 +1,16 @@
-//! The server: listening sockets and the threads behind them.
+//! The server: what listens, and the threads behind it.
 
 use crate::config::Config;
 use crate::conversation::Dialect;
 use crate::event_loop::{EventLoop, Inbox, WAKE};
 use crate::executor::backup::begin_scheduled;
+use crate::listener::Listener;
 use crate::shared::Shared;
 use everleaf::Store;
-use mio::net::TcpListener;
 use mio::{Poll, Waker};
-use socket2::{Domain, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -20,12 +20,28 @@ use std::time::Duration;
 #[non_exhaustive]
 pub enum Error {
     /// Another program listens there, or the address is not this machine's.
-    #[error("cannot listen on {address}: {source}; stop what listens there, or choose another --bind, --port or --memcached-port")]
+    #[error("cannot listen on {address}: {source}; stop what listens there, or choose another --bind or another port")]
     Listen {
         /// Where it was to listen.
         address: SocketAddr,
         /// What the system said.
         source: io::Error,
+    },
+    /// No Unix socket can be there.
+    #[error("cannot listen on {}: {what}", path.display())]
+    UnixSocket {
+        /// Where it was to listen.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        what: String,
+    },
+    /// A file for TLS cannot be used.
+    #[error("TLS: {} {what}", path.display())]
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        what: String,
     },
     /// The system refused something, and no configuration can help.
     #[error("event loop: {0}")]
@@ -38,53 +54,12 @@ pub enum Error {
     Panicked,
 }
 
-/// Sockets that listen, before there is a store to serve.
-pub struct Listener {
-    redis: Bound,
-    memcached: Option<Bound>,
-}
-
-/// A listening socket and its address.
-struct Bound {
-    socket: TcpListener,
-    local: SocketAddr,
-}
-
-/// Clients that may connect before they are accepted. A client that exceeds this tries again after a second. The system may allow fewer.
-const BACKLOG: i32 = 4096;
-
-impl Bound {
-    fn to(address: SocketAddr) -> Result<Self, Error> {
-        let socket = listen(address).map_err(|source| Error::Listen { address, source })?;
-        let local = socket.local_addr()?;
-        Ok(Self { socket, local })
-    }
-}
-
-/// Like [`TcpListener::bind`], which lets only few clients wait.
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), None)?;
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(TcpListener::from_std(socket.into()))
-}
-
-impl Listener {
-    /// Listens as `config` says. Clients can connect from now on; they are served when [`Server::run`] is called.
-    ///
-    /// # Errors
-    /// It cannot listen there.
-    pub fn bind(config: &Config) -> Result<Self, Error> {
-        let bind = |port| Bound::to(SocketAddr::new(config.address, port));
-        Ok(Self { redis: bind(config.port)?, memcached: config.memcached_port.map(bind).transpose()? })
-    }
-}
-
 /// A server that listens.
 pub struct Server {
-    local: SocketAddr,
+    local: Option<SocketAddr>,
+    tls: Option<SocketAddr>,
     memcached: Option<SocketAddr>,
+    memcached_tls: Option<SocketAddr>,
     shared: Arc<Shared>,
     loops: Vec<EventLoop>,
 }
@@ -104,7 +79,7 @@ impl Server {
     /// Listens as `config` says. Clients can connect from now on; they are served when [`Server::run`] is called.
     ///
     /// # Errors
-    /// It cannot listen there, or the store cannot give the databases.
+    /// It cannot listen there, a file for TLS cannot be used, or the store cannot give the databases.
     pub fn bind(config: Config, store: Arc<Store>) -> Result<Self, Error> {
         Self::on(Listener::bind(&config)?, config, store)
     }
@@ -113,33 +88,45 @@ impl Server {
     ///
     /// # Errors
     /// The store cannot give the databases.
-    pub fn on(listener: Listener, config: Config, store: Arc<Store>) -> Result<Self, Error> {
-        let Listener { redis: Bound { socket, local }, memcached } = listener;
-        let mut sockets = vec![(socket, Dialect::Redis)];
-        let memcached = memcached.map(|Bound { socket, local }| {
-            sockets.push((socket, Dialect::Memcached));
-            local
-        });
+    pub fn on(listener: Listener, mut config: Config, store: Arc<Store>) -> Result<Self, Error> {
+        let [local, tls] = [false, true].map(|tls| listener.tcp_address(Dialect::Redis, tls));
+        let [memcached, memcached_tls] = [false, true].map(|tls| listener.tcp_address(Dialect::Memcached, tls));
+        // INFO and CONFIG GET show the ports that the system chose.
+        config.port = local.map(|address| address.port());
+        if let Some(config) = &mut config.tls {
+            config.port = tls.map(|address| address.port());
+        }
+        let mut sockets = listener.0;
         let polls = (0..config.threads.max(1)).map(|_| Poll::new()).collect::<Result<Vec<_>, _>>()?;
         let wakers = polls.iter().map(|poll| Waker::new(poll.registry(), WAKE)).collect::<Result<Vec<_>, _>>()?;
         let inboxes: Arc<[Inbox]> = polls.iter().map(|_| Inbox::default()).collect();
-        let shared = Arc::new(Shared::new(config, local.port(), store, wakers)?);
+        let shared = Arc::new(Shared::new(config, store, wakers)?);
         let loops = polls
             .into_iter()
             .enumerate()
             .map(|(index, poll)| EventLoop::new(index, poll, shared.clone(), inboxes.clone(), std::mem::take(&mut sockets)))
             .collect::<Result<_, _>>()?;
-        Ok(Self { local, memcached, shared, loops })
+        Ok(Self { local, tls, memcached, memcached_tls, shared, loops })
     }
 
-    /// The address on which it listens: with port 0, the port is the one that the system chose.
-    pub fn local_addr(&self) -> SocketAddr {
+    /// The address of the port without TLS, if there is one: with port 0, the port is the one that the system chose.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
         self.local
     }
 
-    /// The address on which it listens for clients of memcached, if it does.
+    /// The address of the port with TLS, if there is one.
+    pub fn tls_addr(&self) -> Option<SocketAddr> {
+        self.tls
+    }
+
+    /// The address of the port without TLS for clients of memcached, if there is one.
     pub fn memcached_addr(&self) -> Option<SocketAddr> {
         self.memcached
+    }
+
+    /// The address of the port with TLS for clients of memcached, if there is one.
+    pub fn memcached_tls_addr(&self) -> Option<SocketAddr> {
+        self.memcached_tls
     }
 
     /// A handle to stop it.
@@ -212,8 +199,8 @@ mod tests {
     /// Clients beyond the first hundred or so had to try again, seconds later.
     #[test]
     fn many_may_connect_before_one_is_accepted() {
-        let listener = Listener::bind(&Config { port: 0, memcached_port: Some(0), ..Config::default() }).unwrap();
-        let addresses = [Some(&listener.redis), listener.memcached.as_ref()].map(|bound| bound.unwrap().local);
+        let listener = Listener::bind(&Config { port: Some(0), memcached_port: Some(0), ..Config::default() }).unwrap();
+        let addresses = [Dialect::Redis, Dialect::Memcached].map(|dialect| listener.tcp_address(dialect, false).unwrap());
         // The system may allow fewer.
         let room = std::fs::read_to_string("/proc/sys/net/core/somaxconn").map_or(128, |text| text.trim().parse().unwrap());
         for address in addresses {

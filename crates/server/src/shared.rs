@@ -154,8 +154,8 @@ pub(crate) struct Shared {
     pub(crate) databases: Vec<Namespace>,
     /// The namespace of memcached.
     pub(crate) items: Namespace,
+    /// With the ports that the system chose.
     pub(crate) config: Config,
-    pub(crate) port: u16,
     pub(crate) connection_count_max: AtomicUsize,
     pub(crate) clients: Clients,
     pub(crate) cursors: Mutex<Cursors>,
@@ -184,7 +184,7 @@ pub(crate) struct Shared {
 impl Shared {
     /// # Errors
     /// The store cannot give a namespace.
-    pub(crate) fn new(config: Config, port: u16, store: Arc<Store>, wakers: Vec<Waker>) -> Result<Self, Error> {
+    pub(crate) fn new(config: Config, store: Arc<Store>, wakers: Vec<Waker>) -> Result<Self, Error> {
         let databases = (0..config.databases.max(1)).map(|index| store.namespace(&index.to_string())).collect::<Result<_, _>>()?;
         let backup = config.backup.clone().unwrap_or_else(|| beside(store.path()));
         Ok(Self {
@@ -192,7 +192,6 @@ impl Shared {
             items: store.namespace(memcached::NAMESPACE)?,
             store,
             databases,
-            port,
             connection_count_max: AtomicUsize::new(config.limits.connection_count_max),
             clients: Clients::default(),
             cursors: Mutex::new(Cursors::new()),

@@ -8,12 +8,12 @@ use crate::text;
 use clap::Args;
 use everleaf::Store;
 use everleaf_pmem::{Domain, Found, Info};
-use everleaf_server::{Config, Limits, Listener, Server};
+use everleaf_server::{Config, Limits, Listener, Server, Tls};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use signal_hook::iterator::Signals;
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -35,12 +35,36 @@ pub(crate) struct Arguments {
     /// Address to listen on; with another than the default, set a password too
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST), value_name = "ADDR")]
     bind: IpAddr,
-    /// TCP port; 0 takes a free one
-    #[arg(long, default_value_t = 6379, value_name = "N")]
-    port: u16,
+    /// TCP port; 0 takes a free one [default: 6379, and none with --tls-port or --unix-socket]
+    #[arg(long, value_name = "N")]
+    port: Option<u16>,
     /// TCP port for clients of memcached; 0 takes a free one. Their items are in the namespace "memcached"
     #[arg(long, value_name = "N")]
     memcached_port: Option<u16>,
+    /// TCP port with TLS; 0 takes a free one
+    #[arg(long, value_name = "N", requires = "tls_cert")]
+    tls_port: Option<u16>,
+    /// TCP port with TLS for clients of memcached; 0 takes a free one
+    #[arg(long, value_name = "N", requires = "tls_cert")]
+    memcached_tls_port: Option<u16>,
+    /// File with the server's certificate and those between it and its authority, in PEM
+    #[arg(long, value_name = "PATH", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// File with the private key of the certificate, in PEM
+    #[arg(long, value_name = "PATH", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// File with authorities, in PEM: clients of the ports with TLS need a certificate that one of them has signed
+    #[arg(long, value_name = "PATH", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+    /// Path of a Unix socket
+    #[arg(long, value_name = "PATH")]
+    unix_socket: Option<PathBuf>,
+    /// Path of a Unix socket for clients of memcached
+    #[arg(long, value_name = "PATH")]
+    memcached_unix_socket: Option<PathBuf>,
+    /// Permissions of the Unix sockets, in octal: whoever may write can connect
+    #[arg(long, default_value = "700", value_name = "MODE", value_parser = parse_mode)]
+    unix_socket_mode: u32,
     /// Threads that serve connections; by default as many as the machine has cores
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -73,7 +97,7 @@ pub(crate) struct Arguments {
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         let config = self.config()?;
-        if !config.address.is_loopback() && config.password.is_none() {
+        if is_open_to_all(&config) {
             tell(format_args!("no password: whoever reaches {} can read and write everything; set one by --password-file", config.address));
         }
         self.backup.iter().try_for_each(|backup| check_backup(backup, &self.pool.pool))?;
@@ -136,8 +160,13 @@ impl Arguments {
         let (connection_count_max, connection_room) = make_room(self.connections_max as usize, threads);
         Ok(Config {
             address: self.bind,
-            port: self.port,
+            // Whoever asks for TLS or a Unix socket may rely on them: what others can read, or reach, is open only if it is asked for, too.
+            port: self.port.or((self.tls_port.is_none() && self.unix_socket.is_none()).then_some(6379)),
             memcached_port: self.memcached_port,
+            tls: self.tls()?,
+            unix_socket: self.unix_socket.clone(),
+            memcached_unix_socket: self.memcached_unix_socket.clone(),
+            unix_socket_mode: self.unix_socket_mode,
             threads,
             databases: usize::from(self.databases),
             password,
@@ -154,9 +183,18 @@ impl Arguments {
         })
     }
 
+    fn tls(&self) -> Result<Option<Tls>, Failure> {
+        let (Some(certificate), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
+        let (port, memcached_port) = (self.tls_port, self.memcached_tls_port);
+        // Whoever names a certificate expects encryption, and would get a server without.
+        if port.or(memcached_port).is_none() {
+            return Err(Failure::Usage("--tls-cert without a port: add --tls-port or --memcached-tls-port, or leave it out".into()));
+        }
+        Ok(Some(Tls { port, memcached_port, certificate: certificate.clone(), key: key.clone(), authority: self.tls_ca.clone() }))
+    }
+
     /// Tells the operator, or a program, what was found and how to continue.
     fn announce(&self, store: &Store, server: &Server, opened_in: Duration) -> Result<(), Failure> {
-        let address = server.local_addr();
         let info = store.pool().info();
         let path = std::path::absolute(store.path()).unwrap_or_else(|_| store.path().to_owned());
         let keys: u64 = store.stats().namespaces.iter().map(|namespace| namespace.keys).sum();
@@ -168,9 +206,13 @@ impl Arguments {
             };
             let domain = info.domain.map(Domain::name);
             let pid = std::process::id();
+            let port = |address: Option<SocketAddr>| address.map(|address| address.port());
+            let name = |path: &Option<PathBuf>| path.as_deref().map(|path| path.to_string_lossy().into_owned());
             let said = json!({
-                "address": address.to_string(), "port": address.port(), "pid": pid, "size": info.size, "keys": keys, "found": found, "domain": domain,
-                "opened_in_ms": opened_in.as_secs_f64() * 1e3, "memcached_port": server.memcached_addr().map(|address| address.port()),
+                "address": server.local_addr().map(|address| address.to_string()), "port": port(server.local_addr()), "tls_port": port(server.tls_addr()),
+                "unix_socket": name(&self.unix_socket), "memcached_port": port(server.memcached_addr()),
+                "memcached_tls_port": port(server.memcached_tls_addr()), "memcached_unix_socket": name(&self.memcached_unix_socket),
+                "pid": pid, "size": info.size, "keys": keys, "found": found, "domain": domain, "opened_in_ms": opened_in.as_secs_f64() * 1e3,
             });
             format!("{}\n", text::with_pool(said, &path))
         } else {
@@ -181,7 +223,6 @@ impl Arguments {
     }
 
     fn greeting(&self, info: &Info, left_in: Option<Domain>, path: &Path, keys: u64, server: &Server, opened_in: Duration) -> String {
-        let address = server.local_addr();
         let opened = match info.found {
             Found::Absent => "created".to_owned(),
             Found::Clean => format!("{} keys, opened after a clean stop in {:.0?}", text::count(keys), opened_in),
@@ -199,13 +240,25 @@ impl Arguments {
             }
             None => "none: the pool ends with the process".into(),
         };
-        let host = if address.ip().is_unspecified() { String::new() } else { format!(" -h {}", address.ip()) };
-        let port = address.port();
+        let at = |address: SocketAddr| match address.ip().is_unspecified() {
+            true => format!("-p {}", address.port()),
+            false => format!("-h {} -p {}", address.ip(), address.port()),
+        };
+        let plain = server.local_addr().map(|address| format!("redis-cli {}", at(address)));
+        let unix = self.unix_socket.as_ref().map(|path| format!("redis-cli -s {}", path.display()));
+        let tls = server.tls_addr().map(|address| format!("redis-cli --tls {}", at(address)));
+        let ways: Vec<String> = [plain, unix, tls].into_iter().flatten().collect();
+        let plain = server.memcached_addr().map(|address| address.to_string());
+        let unix = self.memcached_unix_socket.as_ref().map(|path| path.display().to_string());
+        let tls = server.memcached_tls_addr().map(|address| format!("{address} with TLS"));
+        let memcached: Vec<String> = [plain, unix, tls].into_iter().flatten().collect();
+        let memcached = if memcached.is_empty() { String::new() } else { format!("; memcached's clients to {}", memcached.join(", ")) };
         let pid = std::process::id();
-        let memcached = server.memcached_addr().map(|address| format!("; memcached's clients to {address}")).unwrap_or_default();
         format!(
             "everleaf {version}\n  pool     {path}: {size} of at most {size_max}{already}, {opened}\n  domain   {domain}\n  \
-             connect  redis-cli{host} -p {port}{memcached}\n  stop     Ctrl-C, kill {pid}, or redis-cli{host} -p {port} SHUTDOWN\n",
+             connect  {ways}{memcached}\n  stop     Ctrl-C, kill {pid}, or {way} SHUTDOWN\n",
+            ways = ways.join(", "),
+            way = ways[0],
             version = env!("CARGO_PKG_VERSION"),
             path = path.display(),
             size = text::size(info.size),
@@ -213,6 +266,18 @@ impl Arguments {
             already = if info.size_max > self.pool.size_max.0 { " (more than --size-max, since it is that long already)" } else { "" },
         )
     }
+}
+
+/// Whether others than this machine's users need neither a password nor a certificate.
+fn is_open_to_all(config: &Config) -> bool {
+    let plain = config.port.or(config.memcached_port).is_some();
+    let tls = config.tls.as_ref().is_some_and(|tls| tls.authority.is_none());
+    !config.address.is_loopback() && config.password.is_none() && (plain || tls)
+}
+
+/// Permissions of a file, in octal.
+fn parse_mode(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).ok_or_else(|| "give permissions in octal, from 0 to 777".into())
 }
 
 /// Raises the limit of open files as far as permitted, since each connection is one; returns how many of the wanted connections fit, and how many in all.

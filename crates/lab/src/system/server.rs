@@ -47,9 +47,10 @@ impl System for Servers {
     fn create(&self, setting: &Setting) -> Result<Box<dyn Instance>, Error> {
         let (pool, _) = create_pool(setting).map_err(failed)?;
         let store = Arc::new(Store::on(pool, &Options { index: self.index.clone(), ..Options::default() }).map_err(failed)?);
-        let config = Config { port: 0, threads: setting.threads.into(), ..Config::default() };
+        let config = Config { port: Some(0), threads: setting.threads.into(), ..Config::default() };
         let server = Server::bind(config, store.clone()).map_err(failed)?;
-        let (address, stop) = (server.local_addr(), server.stop_handle());
+        let address = server.local_addr().ok_or_else(|| failed("it has no port"))?;
+        let stop = server.stop_handle();
         let thread = std::thread::spawn(move || server.run());
         Ok(Box::new(Running { address, stop, thread: Some(thread), store }))
     }

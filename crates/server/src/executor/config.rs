@@ -4,6 +4,7 @@
 //! scripts that ensure a setting; setting it to any other value is an error, and never silently ignored.
 
 use super::{Call, Failure};
+use crate::config::Config;
 use crate::glob;
 use crate::shared::Shared;
 use std::sync::atomic::Ordering;
@@ -24,7 +25,7 @@ fn settings(server: &Shared) -> Vec<(&'static str, Vec<u8>)> {
         ("maxclients", number(server.connection_count_max.load(Ordering::Relaxed))),
         ("maxmemory", number(server.store.fill().limit)),
         ("maxmemory-policy", b"noeviction".to_vec()),
-        ("port", number(usize::from(server.port))),
+        ("port", number(config.port.unwrap_or(0).into())),
         ("proto-max-bulk-len", number(config.limits.bulk_size_max)),
         ("requirepass", server.password().unwrap_or_default()),
         ("save", Vec::new()),
@@ -32,7 +33,15 @@ fn settings(server: &Shared) -> Vec<(&'static str, Vec<u8>)> {
         ("slowlog-max-len", number(server.calls.slow.length_max.load(Ordering::Relaxed))),
         ("tcp-keepalive", number(config.keepalive_seconds as usize)),
         ("timeout", number(0)),
+        ("tls-port", number(tls_port(config).into())),
+        ("unixsocket", config.unix_socket.as_deref().map(|path| path.as_os_str().as_encoded_bytes().to_vec()).unwrap_or_default()),
+        ("unixsocketperm", format!("{:o}", config.unix_socket_mode).into_bytes()),
     ]
+}
+
+/// The port with TLS; 0 if there is none.
+pub(super) fn tls_port(config: &Config) -> u16 {
+    config.tls.as_ref().and_then(|tls| tls.port).unwrap_or(0)
 }
 
 /// The directory of the backups: by default, that of the pool.

@@ -1,5 +1,6 @@
 //! INFO: the server and its state, in sections as Redis has them.
 
+use super::config::tls_port;
 use super::{Call, Failure};
 use crate::REDIS_VERSION;
 use crate::shared::Shared;
@@ -56,10 +57,24 @@ fn server(text: &mut String, server: &Shared) -> fmt::Result {
     let uptime = server.now().saturating_duration_since(server.started).as_secs();
     write!(text, "redis_version:{REDIS_VERSION}\r\neverleaf_version:{}\r\nredis_mode:standalone\r\n", env!("CARGO_PKG_VERSION"))?;
     write!(text, "os:{} {}\r\narch_bits:{}\r\nmultiplexing_api:epoll\r\n", std::env::consts::OS, std::env::consts::ARCH, usize::BITS)?;
-    write!(text, "process_id:{}\r\nrun_id:{}\r\ntcp_port:{}\r\nio_threads:{}\r\n", std::process::id(), server.run_id, server.port, server.thread_count())?;
+    // As in Redis, the port with TLS if there is no other.
+    let (config, tls_port) = (&server.config, tls_port(&server.config));
+    let port = config.port.unwrap_or(tls_port);
+    write!(text, "process_id:{}\r\nrun_id:{}\r\ntcp_port:{port}\r\nio_threads:{}\r\n", std::process::id(), server.run_id, server.thread_count())?;
     let now_us = UNIX_EPOCH.elapsed().map_or(0, |now| now.as_micros());
     write!(text, "server_time_usec:{now_us}\r\nhz:{SWEEPS_PER_SECOND}\r\n")?;
-    write!(text, "uptime_in_seconds:{uptime}\r\nuptime_in_days:{}\r\n", uptime / 86_400)
+    write!(text, "uptime_in_seconds:{uptime}\r\nuptime_in_days:{}\r\n", uptime / 86_400)?;
+    // As in Redis, whose numbers are those of the kinds.
+    if let Some(port) = config.port {
+        write!(text, "listener0:name=tcp,bind={},port={port}\r\n", config.address)?;
+    }
+    if let Some(path) = &config.unix_socket {
+        write!(text, "listener1:name=unix,bind={}\r\n", path.display())?;
+    }
+    if tls_port > 0 {
+        write!(text, "listener2:name=tls,bind={},port={tls_port}\r\n", config.address)?;
+    }
+    Ok(())
 }
 
 fn clients(text: &mut String, server: &Shared) -> fmt::Result {

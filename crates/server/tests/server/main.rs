@@ -9,4 +9,6 @@ mod memcached;
 mod peer;
 mod programs;
 mod scripts;
+mod sockets;
 mod threads;
+mod tls;

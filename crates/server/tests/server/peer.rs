@@ -12,6 +12,8 @@ use std::time::Duration;
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
     pub(crate) memcached: Option<SocketAddr>,
+    pub(crate) tls: Option<SocketAddr>,
+    pub(crate) memcached_tls: Option<SocketAddr>,
     pub(crate) stop: Stop,
     thread: Option<JoinHandle<Result<(), everleaf_server::Error>>>,
     _directory: tempfile::TempDir,
@@ -31,9 +33,10 @@ impl Running {
     pub(crate) fn over(options: Options, config: Config) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let store = Arc::new(Store::open(directory.path().join("test.pool"), options).unwrap());
-        let server = Server::bind(Config { port: 0, ..config }, store).unwrap();
-        let (address, memcached, stop) = (server.local_addr(), server.memcached_addr(), server.stop_handle());
-        Self { address, memcached, stop, thread: Some(std::thread::spawn(move || server.run())), _directory: directory }
+        let server = Server::bind(Config { port: Some(0), ..config }, store).unwrap();
+        let (address, memcached, stop) = (server.local_addr().unwrap(), server.memcached_addr(), server.stop_handle());
+        let (tls, memcached_tls) = (server.tls_addr(), server.memcached_tls_addr());
+        Self { address, memcached, tls, memcached_tls, stop, thread: Some(std::thread::spawn(move || server.run())), _directory: directory }
     }
 
     /// With two threads, and memcached clients enabled.

@@ -1,6 +1,7 @@
 //! Programs of users, against our server. Those that are not installed are skipped, with a message.
 
 use crate::peer::{Running, skipped};
+use crate::tls::Authority;
 use everleaf::Options;
 use everleaf_server::Config;
 use std::path::PathBuf;
@@ -34,6 +35,23 @@ fn redis_cli() {
     }
     let Some(output) = run("redis-cli", &["-p", &port, "--bigkeys"]) else { return };
     assert!(text(&output).contains("Sampled 3 keys"), "{}", text(&output));
+}
+
+#[test]
+fn redis_cli_by_unix_socket_and_tls() {
+    let authority = Authority::new();
+    let path = authority.path("redis.sock");
+    let server = Running::with(Config { unix_socket: Some(path.clone()), ..authority.config() });
+    let port = server.tls.expect("it listens there").port().to_string();
+    let authorities = authority.path("ca.pem").to_string_lossy().into_owned();
+    for way in [&["-s", &path.to_string_lossy()][..], &["--tls", "--cacert", &authorities, "-h", "localhost", "-p", &port]] {
+        let Some(output) = run("redis-cli", &[way, &["ECHO", "hello"]].concat()) else { return };
+        if text(&output).contains("Unrecognized option") {
+            skipped(format_args!("redis-cli was built without TLS"));
+            return;
+        }
+        assert_eq!(text(&output), "hello\n", "{way:?}");
+    }
 }
 
 #[test]
