@@ -109,7 +109,7 @@ pub(crate) fn expect_namespace(store: &Store, name: &str) -> Result<(), Failure>
 
 /// Tells of whatever should have prevented the store from being opened, and was accepted.
 fn warned(store: Store) -> Store {
-    store.pool().flaws().iter().for_each(|flaw| tell(format_args!("opened all the same: {flaw}")));
+    store.pool().flaws().iter().for_each(|flaw| tell(format_args!("warning: {flaw}")));
     store
 }
 

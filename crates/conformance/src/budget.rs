@@ -72,11 +72,11 @@ impl Budget {
             // have moved. If the key stays, it is inserted afterwards. The split may take a new extent, of a line and the directory, in a new slab.
             let lines = entry.leaf_capacity as u64 / 4;
             let (leaves, records) = (if lines == 1 { 4 } else { 68 }, if K::WHOLE { 0 } else { 1 });
-            let extent = cost(1 + leaves / 4 + 1 + 1, 3);
+            let extents = cost(16 * (1 + leaves / 4 + 1) + 1, 2 + 16);
             // Half of the entries are in nearly all lines. The other entries of the new leaf are known to be empty.
             let moved = if K::WHOLE { 0 } else { 1 + lines - lines / 7 };
             let cheapest_split = (0..=lines / 3).map(|empty| cost(lines - empty + 1 + moved, 2 + records)).collect();
-            let split = cost(lines + 2 * records + 1 + records * lines + 1 + extent.lines, 3 + 2 * records + extent.fences);
+            let split = cost(lines + 2 * records + 1 + records * lines + 1 + extents.lines, 3 + 2 * records + extents.fences);
             // A merge moves the entries of one leaf into lines of the other, and changes two directory entries.
             let merge = cost(1 + lines + 2, 1 + 3);
             let (insert, update, remove) = (vec![cost(1, 1)], vec![cost(1, 1)], vec![cost(1, 1)]);

@@ -377,10 +377,14 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         self.hide(way.leaf, descriptor, || lock.change(), slot);
         drop(lock);
         self.known.keys.add(-1);
-        // Most attempts are not worth it, and need not latch anything to find that out.
-        let is_worth_it = |beside: &Descriptor| are_worth_merging(left, beside.occupied::<LINES>(wide).count_ones() as usize, Leaf::<LINES>::MERGED);
-        if is_sparse && (beside.iter().all(Option::is_none) || beside.into_iter().flatten().any(is_worth_it)) {
-            merge_sparse(left, |side| self.merge(key, side));
+        if is_sparse {
+            // Most attempts are not worth it, and need not latch anything to find that out. A leaf alone under its node may get a neighbour by the attempt.
+            let is_alone = beside.iter().all(Option::is_none);
+            let is_worth_it = |beside: &Descriptor| are_worth_merging(left, beside.occupied::<LINES>(wide).count_ones() as usize, Leaf::<LINES>::MERGED);
+            let [ahead, behind] = beside.map(|beside| is_alone || beside.is_some_and(is_worth_it));
+            if ahead || behind {
+                merge_sparse(left, |side| if [ahead, behind][usize::from(side == Direction::Reverse)] { self.merge(key, side) } else { Ok(false) });
+            }
         }
         Ok(Ok(Some(old)))
     }

@@ -254,6 +254,8 @@ impl<K: Key + ?Sized, M: Medium> Tree<K, M> {
             return Err(Restart);
         };
         if !are_worth_merging(left.count(), right.count(), CAPACITY) {
+            right_lock.release_unchanged();
+            left_lock.release_unchanged();
             pair.release();
             return Ok(false);
         }

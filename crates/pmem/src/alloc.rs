@@ -191,6 +191,11 @@ impl<M: Medium> Pool<M> {
         self.length().saturating_sub(self.alloc.heap.free_size())
     }
 
+    /// Bytes in free slabs: what large blocks can take before the pool grows, if no more than one slab each.
+    pub fn free_in_slabs(&self) -> usize {
+        self.alloc.heap.free_slabs() * self.alloc.heap.slab_size()
+    }
+
     /// Writes the allocator's state into free space of the pool, flushed but not fenced; `None` when there is not enough space, or the state is not sound. This
     /// is the last act before the pool is marked clean: nothing may be allocated or freed after it.
     pub(crate) fn snapshot(&self) -> Option<Snapshot> {

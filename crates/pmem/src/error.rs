@@ -172,8 +172,7 @@ pub enum Error {
     },
     /// The pool may be torn, and was opened all the same.
     #[error(
-        "{path} may be torn: it was opened with the option to accept a dirty shutdown after a failure that its domain does not survive; `everleaf repair` \
-         saves what is sound in a new pool",
+        "{path} may be torn: after a failure it was opened with the option to accept a dirty shutdown; `everleaf repair` saves what is sound in a new pool",
         path = path.display()
     )]
     Accepted {

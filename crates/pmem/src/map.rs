@@ -172,6 +172,8 @@ pub(crate) struct Mapping {
     is_tmpfs: bool,
     detached: OnceLock<()>,
     journal: OnceLock<Journal>,
+    /// The process that has it: a forked child does not.
+    process: u32,
 }
 
 // SAFETY: the mapping only hands out its address; what lies there is accessed as atomic words.
@@ -193,7 +195,8 @@ impl Mapping {
                 Ok(base) => {
                     let path = path.to_owned();
                     let (detached, journal) = (OnceLock::new(), OnceLock::new());
-                    return Ok(Self { base, size, is_continued: false, sharing, file, path, huge_pages, is_tmpfs, detached, journal });
+                    let process = std::process::id();
+                    return Ok(Self { base, size, is_continued: false, sharing, file, path, huge_pages, is_tmpfs, detached, journal, process });
                 }
                 Err(refusal) => error = refusal,
             }
@@ -431,6 +434,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // Something else may lie there.
+            return;
+        }
         // SAFETY: all of it is ours, and whoever got references from it has been dropped before (`Pool`).
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.size) };
         debug_assert!(unmapped.is_ok());
@@ -462,9 +469,9 @@ fn map(file: &File, size: usize, sharing: Sharing) -> io::Result<NonNull<u8>> {
     // SAFETY: huge pages change the cost of memory, not its content. It is a hint, so a refusal does no harm.
     let _ = unsafe { madvise(base, size, Advice::LinuxHugepage) };
     if sharing != Sharing::Private {
-        // A forked child has copies of the latches and of the allocator's state, but would store to the same file. So it does not get the mapping: it ends by a
-        // signal, and the file stays as it is. Only an old kernel refuses.
-        // SAFETY: this changes nothing in this process; in a child, which only unsafe code can make, nothing is at these addresses.
+        // A forked child has copies of the latches and of the allocator's state, but would store to the same file. So it does not get the mapping: if it
+        // touches the pool, it is ended by a signal, or finds memory of its own there; the file stays as it is.
+        // SAFETY: this changes nothing in this process. Only unsafe code can make a child, and must not use the pool there.
         let _ = unsafe { madvise(base, size, Advice::LinuxDontFork) };
     }
     Ok(NonNull::new(base.cast()).expect("the system maps nothing at address 0"))

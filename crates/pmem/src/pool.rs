@@ -359,7 +359,8 @@ impl<M: Medium> Pool<M> {
                     flaws.extend(check_survival(&superblock, &identify(&superblock, &backing, superblock.left_in())?, backing.path()).err());
                 }
                 let (superblock, start, is_holey) = open(&pm, &backing, superblock, options, mode, domain, &mut flaws)?;
-                if superblock.features_compatible & ACCEPTED != 0 && flaws.is_empty() {
+                let is_known = |flaw: &Error| matches!(flaw, Error::MachineFailed { .. } | Error::DirtyShutdown { .. } | Error::NoJournal { .. });
+                if superblock.features_compatible & ACCEPTED != 0 && !flaws.iter().any(is_known) {
                     flaws.push(Error::Accepted { path: backing.path().to_owned() });
                 }
                 (superblock, start, found, is_holey)

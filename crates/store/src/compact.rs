@@ -31,7 +31,7 @@ pub struct Compacted {
 /// indexes; the file keeps its permissions, and its owner where the system allows that.
 ///
 /// # Errors
-/// A pool in use, or damaged; no space for the new one; an error of the system; [`StreamError::Stopped`] if `watch` stops it. The pool is then as before.
+/// A pool in use, damaged, or marked as one that may be torn ([`Pool::flaws`](everleaf_pmem::Pool::flaws)); no space for the new one; an error of the system; [`StreamError::Stopped`] if `watch` stops it. The pool is then as before.
 pub fn compact(path: &Path, options: Options, watch: impl FnMut(Passed, u64) -> ControlFlow<()>) -> Result<Compacted, StreamError> {
     compact_as(path, options, watch, Unfinished::replace)
 }
@@ -44,6 +44,11 @@ fn compact_as(
     name: impl FnOnce(Unfinished) -> io::Result<()>,
 ) -> Result<Compacted, StreamError> {
     let old = Store::open_existing(path, options.clone())?;
+    // The new pool would not say so.
+    if !old.pool().flaws().is_empty() {
+        old.close().map_err(crate::Error::from)?;
+        return Err(crate::Error::from(everleaf_pmem::Error::Accepted { path: path.to_owned() }).into());
+    }
     // Keeps the lock until the end.
     let pool = Arc::clone(old.pool());
     let size_before = pool.info().size;

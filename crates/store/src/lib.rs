@@ -4,7 +4,7 @@
 //! A [`Store`] keeps [`Namespace`]s of keys and values in one pool file. Every write is durable, in the sense of the pool's persistence domain, when its call
 //! returns. By default it survives `kill -9`, and on persistent memory also a power failure. To survive a power failure on a disk, set [`Options::domain`] to
 //! [`Domain::Msync`]. A [`Batch`] is atomic, across namespaces, for crashes and for readers in a snapshot or a transaction. Any number of threads read and
-//! write; readers take no lock. After a fork, only the parent process may use its stores: a child that touches one is ended by a signal.
+//! write; readers take no lock. After a fork, only the parent process may use its stores: the child does not have their memory.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -18,7 +18,8 @@
 //! never been stored to when it was made. A line of such a leaf in which every value is already 0 need not be written to be empty. Other leaves are not known
 //! before they have been written whole.
 //!
-//! Extents form a list from the root block on. A new extent becomes the first: durable as a whole, all its leaves dead, then linked by one store.
+//! Extents form a list from the root block on. A new extent becomes the first: durable as a whole, all its leaves dead, then linked by one store. Several are
+//! linked with each other before, and become the first by the same store.
 //!
 //! Dead leaves are reused. If they fill whole extents, those can be given back ([`Directory::gather`]): the first extents of the pool are chosen to hold all
 //! live leaves; those in the others are moved (`relocate.rs`). When all leaves of an extent are durably dead, one store to the link to it takes it out of the
@@ -56,10 +57,12 @@ resident! {
 
 const OUTSIDE: &str = "an extent of leaves does not lie in the pool";
 
-/// Of so many extents, one is made at a time; of twice as many, two.
-const MADE_SHARE: usize = 16;
-/// Most extents that are made at a time: a megabyte.
+/// One extent in this many is made at a time; in builds that check, as many as there are.
+const MADE_SHARE: usize = if schedule::IS_BUILT_IN { 1 } else { 16 };
+/// Most extents that are made at a time: of the largest leaves, a megabyte.
 const MADE_MAX: usize = 16;
+/// Several are made only from so large a share of the free slabs.
+const ROOM_SHARE: usize = 4;
 
 /// Extents are emptied only if they are at least one in this many.
 const SPARE_SHARE: usize = 8;
@@ -242,35 +245,47 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         if let Some(leaf) = self.take_dead() {
             return Ok(leaf);
         }
-        let made = self.make(pool, first)?;
-        let many = (self.extent_count() / MADE_SHARE).min(MADE_MAX);
-        let more = (1..many).map_while(|_| self.make(pool, first).ok());
-        let all: Vec<Dead> = made.chain(more.flatten()).collect();
+        let extents = self.alloc_some(pool)?;
+        let are_known: Vec<bool> = extents.iter().map(Fresh::is_untouched).collect();
+        let nexts: Vec<u64> = extents.iter().skip(1).map(|extent| extent.off().link()).chain([first.load(Acquire)]).collect();
+        extents.iter().zip(nexts).for_each(|(extent, next)| Self::begin(pool, extent, next));
+        // The contents of leaves mean nothing before they live.
+        let chain = extents.into_iter().map(|extent| extent.flush_first(std::mem::offset_of!(Extent<LINES, LEAVES>, leaves))).collect();
+        let leaves = self.publish(pool, first, chain)?;
         let mut state = schedule::lock(&self.state);
         // In reverse, so that leaves are taken in the order of memory.
-        state.free.extend(all.into_iter().rev());
+        let dead = leaves.into_iter().zip(are_known).rev().flat_map(|(leaves, is_known)| leaves.into_iter().rev().map(move |number| Dead { number, is_known }));
+        state.free.extend(dead);
         Ok(state.free.pop().expect("leaves were just added"))
     }
 
-    /// Makes an extent and returns its leaves, which are dead. The caller holds the list.
-    fn make<M: Medium>(&self, pool: &Pool<M>, first: &Word) -> Result<impl DoubleEndedIterator<Item = Dead> + use<M, LINES, LEAVES>, Error> {
-        let extent = pool.alloc::<Extent<LINES, LEAVES>>()?;
-        let is_known = extent.is_untouched();
-        let number = schedule::lock(&self.state).next_number();
-        drop(Self::numbers(number, extent.off().bytes())?);
-        Self::begin(pool, &extent, first.load(Acquire));
-        // The contents of leaves mean nothing before they live.
-        let extent = pool.fence_all(extent.flush_first(std::mem::offset_of!(Extent<LINES, LEAVES>, leaves)));
-        // persist-equivalent(fence drop): whoever takes a leaf here fences before that leaf lives. Others, who may take leaves of the extent at once, do not
-        // wait for this flush.
-        let extent = pool.link(first, extent);
-        Ok(self.adopt(extent)?.map(move |number| Dead { number, is_known }))
+    /// Allocates an extent, or several if there are many already, and enough free slabs.
+    fn alloc_some<'p, M: Medium>(&self, pool: &'p Pool<M>) -> Result<Vec<Fresh<'p, Extent<LINES, LEAVES>, M>>, Error> {
+        let mut extents = vec![pool.alloc::<Extent<LINES, LEAVES>>()?];
+        let count = {
+            let state = schedule::lock(&self.state);
+            state.count - state.vacant.len()
+        };
+        let room = pool.free_in_slabs() / size_of::<Extent<LINES, LEAVES>>() / ROOM_SHARE;
+        let most = (count / MADE_SHARE).min(MADE_MAX).min(room);
+        // One is enough, so whatever prevents another is no error.
+        extents.extend((1..most).map_while(|_| pool.alloc().ok()));
+        Ok(extents)
     }
 
-    /// Number of extents.
-    fn extent_count(&self) -> usize {
-        let state = schedule::lock(&self.state);
-        state.count - state.vacant.len()
+    /// Links a chain of extents that has been flushed, `first` to the top: the commit point of whatever lives there. The caller holds the list. Returns the
+    /// leaves of each.
+    fn publish<'p, M: Medium>(&self, pool: &'p Pool<M>, first: &Word, chain: Vec<Flushed<'p, Extent<LINES, LEAVES>, M>>) -> Result<Vec<Vec<Number>>, Error> {
+        let count = schedule::lock(&self.state).count;
+        for (number, extent) in chain.iter().enumerate() {
+            drop(Self::numbers(count + number, extent.off().bytes())?);
+        }
+        let mut chain = pool.fence_all(chain).into_iter();
+        let top = chain.next().expect("a chain has a top");
+        let rest: Vec<_> = chain.map(Durable::release).collect();
+        let top = pool.link(first, top);
+        let mut state = schedule::lock(&self.state);
+        std::iter::once(top).chain(rest).map(|extent| Ok(self.add(&mut state, extent)?.collect())).collect()
     }
 
     /// Takes a dead leaf, if there is one.
@@ -397,18 +412,9 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         bottom: Fresh<'p, Extent<LINES, LEAVES>, M>,
     ) -> Result<Vec<Vec<Number>>, Error> {
         let _list = schedule::lock(&self.list);
-        let count = schedule::lock(&self.state).count;
-        for (number, off) in chain.iter().map(Flushed::off).chain([bottom.off()]).enumerate() {
-            drop(Self::numbers(count + number, off.bytes())?);
-        }
         pool.store(&bottom.next, first.load(Acquire), Relaxed);
         chain.push(bottom.flush());
-        let mut chain = pool.fence_all(chain).into_iter();
-        let top = chain.next().expect("a chain has a bottom");
-        let rest: Vec<_> = chain.map(Durable::release).collect();
-        let top = pool.link(first, top);
-        let mut state = schedule::lock(&self.state);
-        std::iter::once(top).chain(rest).map(|extent| Ok(self.add(&mut state, extent)?.collect())).collect()
+        self.publish(pool, first, chain)
     }
 
     /// Visits the extents from `first` on.

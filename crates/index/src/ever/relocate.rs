@@ -74,7 +74,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         directory.entry(&self.pool, to.number).commit(&self.pool, before.low.get(), generation);
         // Step 3.
         before.kill(&self.pool);
-        // persist-equivalent(fence drop): who merges the new leaf has fenced a removal. Others, who may come sooner, do not wait for this flush.
+        // persist-equivalent(fence drop): who merges the new leaf has fenced a removal, but behind writes without a fence. Others, who may come sooner, do not
+        // wait for this flush.
         self.pool.fence();
         Ok(Some(to.number))
     }

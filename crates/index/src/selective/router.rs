@@ -177,8 +177,7 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
         }
     }
 
-    /// The leaf of `key` and its neighbour on one side, or on the other if it has none there, which keep their places until the result is dropped. `None` if it
-    /// has none at all.
+    /// The leaf of `key` and its neighbour on one side, which keep their places until the result is dropped. `None` if it has none there, under the same node.
     fn neighbours(&self, key: &K, side: Direction) -> Result<Option<Self::Neighbours<'_>>, Restart>;
 
     /// Whether many leaves are alone under their nodes, and would have neighbours if [`Router::compact`] were called.

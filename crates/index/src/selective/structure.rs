@@ -63,7 +63,14 @@ pub enum Room {
 pub(crate) fn merge_sparse(left: usize, mut merge: impl FnMut(Direction) -> Result<bool, Restart>) {
     let mut attempts = if left == 0 { PATIENCE } else { 1 };
     let mut patience = Patience::default();
-    let mut merge_either = || Ok::<_, Restart>(merge(Direction::Forward)? || merge(Direction::Reverse)?);
+    let mut merge_either = || match merge(Direction::Forward) {
+        Ok(true) => Ok(true),
+        // Whoever is in the way there need not be in the way here.
+        ahead => match merge(Direction::Reverse) {
+            Ok(true) => Ok(true),
+            behind => ahead.and(behind),
+        },
+    };
     while merge_either().is_err() && attempts > 1 {
         attempts -= 1;
         patience.wait();

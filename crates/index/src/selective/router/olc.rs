@@ -27,7 +27,7 @@ mod change;
 mod shortcut;
 
 use super::node::{Entry, Node, Separators, Shape};
-use super::siblings::{Hold, Join, Siblings};
+use super::siblings::{Hold, Join, Siblings, first_of_two};
 use super::{Fences, GROUP, Route, Router, Target, Way};
 use crate::latch::{Latch, Restart, until_done};
 use crate::scan::bound_behind;
@@ -448,10 +448,14 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
             let route = self.find(Target::At(key))?;
             let node = self.node(route.node);
             let hold = Hold::Appending(node.latch().append_from(route.version)?);
-            if node.shape().count >= 2 {
-                return Ok(Some(Siblings::new(self, &self.separators, node, hold, route.slot, side)));
+            let count = node.shape().count;
+            if let Some(first) = first_of_two(route.slot, side, count) {
+                return Ok(Some(Siblings::new(self, &self.separators, node, hold, first)));
             }
             hold.release_unchanged();
+            if count > 1 {
+                break;
+            }
             if !is_tidy {
                 self.tidy(key);
             }

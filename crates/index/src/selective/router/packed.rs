@@ -32,7 +32,7 @@
 //! so: leaves that had no neighbour under their parent have one then.
 
 use super::node::{Entry, Node, Separators};
-use super::siblings::{Hold, Join, Siblings};
+use super::siblings::{Hold, Join, Siblings, first_of_two};
 use super::{Fences, Route, Router, Target, Way};
 use crate::arena::Arena;
 use crate::counter::Counter;
@@ -335,11 +335,11 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Packed<K, FANOUT> {
     fn neighbours(&self, key: &K, side: Direction) -> Result<Option<Siblings<'_, K, FANOUT>>, Restart> {
         let route = self.find(Target::At(key))?;
         let (node, lock) = self.lock(&route)?;
-        if node.shape().count < 2 {
+        let Some(first) = first_of_two(route.slot, side, node.shape().count) else {
             lock.release_unchanged();
             return Ok(None);
-        }
-        Ok(Some(Siblings::new(self, &self.separators, node, Hold::Locked(lock), route.slot, side)))
+        };
+        Ok(Some(Siblings::new(self, &self.separators, node, Hold::Locked(lock), first)))
     }
 
     fn rebuilds(&self) -> Rebuilds {

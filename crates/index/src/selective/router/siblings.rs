@@ -47,11 +47,17 @@ pub(super) trait Join<K: ?Sized> {
     fn joined(&self, low: &K, left: usize);
 }
 
+/// The first of two slots, of `count`: this one and that on one side of it, if there is one.
+pub(super) fn first_of_two(slot: usize, side: Direction, count: usize) -> Option<usize> {
+    match side {
+        Direction::Forward => Some(slot).filter(|slot| slot + 1 < count),
+        Direction::Reverse => slot.checked_sub(1),
+    }
+}
+
 impl<'a, K: Key + ?Sized, const FANOUT: usize> Siblings<'a, K, FANOUT> {
-    /// The leaf of a slot and its neighbour on one side, or on the other if there is none. The node has two leaves or more.
-    pub(super) fn new(router: &'a dyn Join<K>, separators: &'a Separators<K>, node: &'a Node<FANOUT>, hold: Hold<'a>, slot: usize, side: Direction) -> Self {
-        let first = if side == Direction::Forward { slot } else { slot.saturating_sub(1) };
-        let slot = first.min(node.shape().count - 2);
+    /// The leaves of a slot and of the one behind it.
+    pub(super) fn new(router: &'a dyn Join<K>, separators: &'a Separators<K>, node: &'a Node<FANOUT>, hold: Hold<'a>, slot: usize) -> Self {
         // The join comes behind a fence.
         node.approach_behind(slot);
         Self { router, separators, node, hold, slot }

@@ -69,7 +69,8 @@ impl<K: Key + ?Sized, L: Divisible<K>> Structure<K, L> for Divided {
 
     #[cold]
     fn remove_last<'a, R: Router<K>, M: Medium>(tree: &'a Selective<K, L, R, M>, key: &K, held: Held<'a, L>) -> Result<(), Held<'a, L>> {
-        let Ok(Some(pair)) = tree.router.neighbours(key, Direction::Forward) else { return Err(held) };
+        let beside = |side| tree.router.neighbours(key, side).ok().flatten();
+        let Some(pair) = beside(Direction::Forward).or_else(|| beside(Direction::Reverse)) else { return Err(held) };
         let leaves = pair.leaves();
         let is_first = leaves[0] == held.off;
         let Ok(kept) = tree.try_hold(leaves[usize::from(is_first)]) else {
