@@ -1,7 +1,7 @@
 //! How long commands take: the counts of `INFO commandstats`, and the last slow commands, which SLOWLOG shows.
 //!
-//! Each event loop has counts of its own. The time of a command is that of all its slices, without the turns of others in between; within a transaction, that
-//! of the first. Commands that are run together share their time equally. If that is long, the first of them stands in the slow log for all.
+//! Each event loop has counts of its own. The time of a command is that of all its slices, without the turns of others in between. What a transaction runs again
+//! counts again. Commands that are run together share their time equally. If that is long, the first of them stands in the slow log for all.
 
 use crate::client::Client;
 use crate::command::{Arguments, Flags, Spec, TABLE};
@@ -186,7 +186,7 @@ impl SlowLog {
     #[cold]
     fn add(&self, client: &Client, took: Duration, arguments: Kept) {
         let at_s = UNIX_EPOCH.elapsed().map_or(0, |now| now.as_secs());
-        let (address, name) = (client.address.to_string(), client.seen.lock().name.clone());
+        let (address, name) = (client.address.to_string(), clip(&client.seen.lock().name));
         let Log { next, entries } = &mut *self.log.lock();
         entries.push_front(Entry { number: *next, at_s, took, arguments, address, name });
         *next += 1;

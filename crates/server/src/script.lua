@@ -2,12 +2,63 @@
 local host = ...
 local pcall, error, type, setmetatable, rawget = pcall, error, type, setmetatable, rawget
 
--- A table that can be read, and not be changed.
+local floor, insert, remove, rep, sort = math.floor, table.insert, table.remove, string.rep, table.sort
+
+-- What scripts may read and not change. The functions of `table` that set something ask: they go past the metatables.
+local sealed_tables = setmetatable({}, { __mode = "k" })
+
+local function refuse()
+  error("Attempt to modify a readonly table", 2)
+end
+
 local function sealed(content)
-  local function refuse()
-    error("Attempt to modify a readonly table", 2)
+  local outside = setmetatable({}, { __index = content, __newindex = refuse, __metatable = false })
+  sealed_tables[outside] = true
+  return outside
+end
+
+local function unsealed(list)
+  if sealed_tables[list] then
+    error("Attempt to modify a readonly table", 3)
   end
-  return setmetatable({}, { __index = content, __newindex = refuse, __metatable = false })
+  return list
+end
+
+table.insert = function(list, ...)
+  return insert(unsealed(list), ...)
+end
+table.remove = function(list, ...)
+  return remove(unsealed(list), ...)
+end
+table.sort = function(list, ...)
+  return sort(unsealed(list), ...)
+end
+
+-- One call could take seconds, or all memory.
+string.rep = function(text, count)
+  if #text == 0 then
+    return ""
+  end
+  if #text * count > 64 * 1024 * 1024 then
+    error("not enough memory", 2)
+  end
+  return rep(text, count)
+end
+
+-- That of C is one for all threads, and for all scripts.
+math.randomseed = function() end
+math.random = function(low, high)
+  local number = host.random()
+  if low == nil then
+    return number
+  end
+  if high == nil then
+    low, high = 1, low
+  end
+  if low > high then
+    error("bad argument to 'random' (interval is empty)", 2)
+  end
+  return floor(low) + floor(number * (floor(high) - floor(low) + 1))
 end
 
 -- A script whose time is over cannot catch the error that says so.
@@ -32,20 +83,20 @@ local redis = {
   LOG_DEBUG = 0, LOG_VERBOSE = 1, LOG_NOTICE = 2, LOG_WARNING = 3,
   REPL_NONE = 0, REPL_AOF = 1, REPL_SLAVE = 2, REPL_REPLICA = 2, REPL_ALL = 3,
   call = function(...)
-    local reply = host.call(...)
+    local reply = unless_over(host.call(...))
     if type(reply) == "table" and reply.err then
       error(reply, 0)
     end
     return reply
   end,
   pcall = function(...)
-    return host.call(...)
+    return unless_over(host.call(...))
   end,
   error_reply = function(text)
-    return { err = text }
+    return { err = tostring(text) }
   end,
   status_reply = function(text)
-    return { ok = text }
+    return { ok = tostring(text) }
   end,
   sha1hex = host.sha1hex,
   log = nothing,
@@ -59,8 +110,6 @@ local redis = {
     end
   end,
 }
-
-local cjson = { encode = host.encode, decode = host.decode, null = host.null }
 
 string.dump = nil
 -- It would lead to the library itself.
@@ -76,7 +125,7 @@ local seen = {
   xpcall = function(called, handler)
     return handled(handler, unless_over(pcall(called)))
   end,
-  string = sealed(string), table = sealed(table), math = sealed(math), cjson = sealed(cjson), redis = sealed(redis), server = sealed(redis),
+  string = sealed(string), table = sealed(table), math = sealed(math), redis = sealed(redis), server = sealed(redis),
 }
 
 -- Always empty.
@@ -93,6 +142,7 @@ local environment = setmetatable({}, {
   end,
   __metatable = false,
 })
+sealed_tables[environment] = true
 seen._G = environment
 
 return seen, environment, pcall

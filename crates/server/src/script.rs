@@ -1,30 +1,34 @@
 //! Scripts in Lua 5.1, as Redis has them: `EVAL`, `EVALSHA`, `SCRIPT`.
 //!
-//! Each event loop has an interpreter of its own, made for the first script. A script sees the libraries `string`, `table`, `math` and `cjson`, the harmless
-//! part of the basic one, and `redis`. It cannot change what it sees: its environment is empty, and looks everything up behind it. So no script depends on
-//! those before it.
+//! Each event loop has an interpreter of its own, made for the first script. A script sees the libraries `string`, `table` and `math`, the harmless part of the
+//! basic one, and `redis`. It cannot change what it sees: its environment is empty, and looks everything up behind it. So no script depends on those before it.
 //!
-//! A script that runs for [`TIME_MAX`] is ended: a hook raises an error every so many instructions, and `pcall` raises it again. One that needs more than
-//! [`MEMORY_MAX`] gets no more. What its commands have done is undone then (`executor/scripting.rs`).
+//! A script whose time is over is ended: a hook raises an error every so many instructions, and `pcall` raises it again. The clock is also looked at before each
+//! command, and while the reply is written. What a single instruction does is not interrupted. A script that needs more than [`MEMORY_MAX`] gets no more. What
+//! its commands have done is undone then (`executor/scripting.rs`). A panic in a command goes through the script to the caller.
 
 use crate::reply::Reply;
 use mlua::chunk::ChunkMode;
 use mlua::debug::Debug;
-use mlua::{Function, HookTriggers, Lua, LuaOptions, LuaSerdeExt, LuaString, StdLib, Table, Value, Variadic, VmState};
+use mlua::{Function, HookTriggers, Lua, LuaOptions, LuaString, StdLib, Table, Value, Variadic, VmState};
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a script may run; tests do not wait as long. Other clients of its event loop wait meanwhile.
-const TIME_MAX: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 5000 });
+/// How long a script may run, all attempts together; tests do not wait as long. Other clients of its event loop wait meanwhile.
+pub(crate) const TIME_MAX: Duration = Duration::from_millis(if cfg!(test) { 100 } else { 5000 });
 /// Memory of an interpreter, in bytes.
 const MEMORY_MAX: usize = 256 << 20;
-/// Beyond this, garbage is collected after a script.
-const MEMORY_KEPT: usize = 16 << 20;
+/// When so much has come since garbage was collected last, and twice as much as was left then, it is collected after a script.
+const GARBAGE_MAX: usize = 16 << 20;
 /// Instructions between two looks at the clock.
-const INSTRUCTIONS: u32 = 100_000;
+const INSTRUCTIONS: u32 = 1000;
+/// Bytes of the arguments of a command of a script: they are copied.
+const WORDS_MAX: usize = 64 << 20;
+/// Bytes of the scripts that an interpreter has compiled.
+const COMPILED_MAX: usize = 8 << 20;
 /// Bytes of all scripts that are kept.
 const SCRIPTS_MAX: usize = 64 << 20;
 /// How deep tables in the reply of a script may be nested.
@@ -53,6 +57,11 @@ struct Kept {
 }
 
 impl Scripts {
+    /// Whether there is room for so many bytes.
+    pub(crate) fn has_room(&self, size: usize) -> bool {
+        self.0.lock().size + size <= SCRIPTS_MAX
+    }
+
     /// Keeps a script; returns false if there is no room for it.
     pub(crate) fn keep(&self, digest: Digest, text: &[u8]) -> bool {
         let Kept { by_digest, size, .. } = &mut *self.0.lock();
@@ -95,6 +104,7 @@ pub(crate) fn run(
     [keys, arguments]: [&[&[u8]]; 2],
     back: &mut CallBack<'_>,
     (reply, size_max): (&mut Reply, usize),
+    deadline: Instant,
 ) -> Result<(), Vec<u8>> {
     thread_local! {
         static INTERPRETER: RefCell<Option<Interpreter>> = const { RefCell::new(None) };
@@ -104,17 +114,23 @@ pub(crate) fn run(
             Some(interpreter) => interpreter,
             None => interpreter.insert(Interpreter::new().map_err(|error| failed(&error))?),
         };
-        let function = interpreter.function(digest, text, scripts.flushes())?;
-        let outcome = interpreter.call(&function, keys, arguments, back).map_err(|error| failed(&error))?;
-        let answered = outcome.map_err(|error| told(&error, digest)).and_then(|value| answer(reply, &value, reply.out.len() + size_max, 0));
+        IS_OVER.set(false);
+        DEADLINE.set(Some(deadline));
+        let outcome = interpreter.function(digest, text, scripts.flushes()).and_then(|function| {
+            let outcome = interpreter.call(&function, keys, arguments, back).map_err(|error| failed(&error))?;
+            let size_max = reply.out.len() + size_max;
+            outcome.map_err(|error| told(&error, digest)).and_then(|value| answer(reply, &value, size_max, 0))
+        });
+        DEADLINE.set(None);
         interpreter.tidy();
-        answered
+        outcome
     })
 }
 
 /// Compiles a script, to see whether it can be.
 pub(crate) fn check(text: &[u8]) -> Result<(), Vec<u8>> {
     let lua = Lua::new_with(StdLib::NONE, LuaOptions::default()).map_err(|error| failed(&error))?;
+    lua.set_memory_limit(MEMORY_MAX).map_err(|error| failed(&error))?;
     compile(&lua, text, None).map(|_| ())
 }
 
@@ -122,6 +138,14 @@ thread_local! {
     /// When the script that runs must have ended.
     static DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
     static IS_OVER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Looks at the clock. Once the time is over, it stays so.
+fn is_over() -> bool {
+    if DEADLINE.get().is_some_and(|deadline| Instant::now() >= deadline) {
+        IS_OVER.set(true);
+    }
+    IS_OVER.get()
 }
 
 /// An interpreter and the scripts that it has compiled.
@@ -135,91 +159,105 @@ struct Interpreter {
     /// Calls a function, and catches what it raises.
     attempt: Function,
     compiled: HashMap<Digest, Function>,
+    /// The size of their texts.
+    compiled_size: usize,
     /// The number of flushes when they were compiled.
     flushes: u64,
+    /// Bytes that were left when garbage was collected last.
+    left: usize,
 }
 
 impl Interpreter {
     fn new() -> mlua::Result<Self> {
-        let lua = Lua::new_with(StdLib::STRING | StdLib::TABLE | StdLib::MATH, LuaOptions::default())?;
+        let libraries = StdLib::STRING | StdLib::TABLE | StdLib::MATH;
+        let lua = Lua::new_with(libraries, LuaOptions::new().catch_rust_panics(false))?;
         lua.set_memory_limit(MEMORY_MAX)?;
-        let hook = |_: &Lua, _: &Debug<'_>| {
-            if DEADLINE.get().is_some_and(|deadline| Instant::now() >= deadline) {
-                IS_OVER.set(true);
-                return Err(mlua::Error::runtime(OVER));
-            }
-            Ok(VmState::Continue)
-        };
+        let hook = |_: &Lua, _: &Debug<'_>| if is_over() { Err(mlua::Error::runtime(OVER)) } else { Ok(VmState::Continue) };
         lua.set_global_hook(HookTriggers::new().every_nth_instruction(INSTRUCTIONS), hook)?;
         let host = lua.create_table()?;
         host.raw_set("over", OVER)?;
         host.raw_set("is_over", lua.create_function(|_, ()| Ok(IS_OVER.get()))?)?;
         host.raw_set("sha1hex", lua.create_function(|lua, text: LuaString| lua.create_string(digest(&text.as_bytes())))?)?;
-        host.raw_set("null", lua.null())?;
-        let encode = |lua: &Lua, value: Value| {
-            let json: serde_json::Value = lua.from_value(value)?;
-            lua.create_string(json.to_string())
-        };
-        host.raw_set("encode", lua.create_function(encode)?)?;
-        let decode = |lua: &Lua, text: LuaString| {
-            let json: serde_json::Value = serde_json::from_slice(&text.as_bytes()).map_err(mlua::Error::external)?;
-            lua.to_value(&json)
-        };
-        host.raw_set("decode", lua.create_function(decode)?)?;
+        host.raw_set("random", lua.create_function(|_, ()| Ok(rand::random::<f64>()))?)?;
         let (seen, environment, attempt) = lua.load(include_str!("script.lua")).set_name("=script.lua").call(host.clone())?;
-        Ok(Self { lua, seen, environment, host, attempt, compiled: HashMap::new(), flushes: 0 })
+        Ok(Self { lua, seen, environment, host, attempt, compiled: HashMap::new(), compiled_size: 0, flushes: 0, left: 0 })
     }
 
     /// The compiled script.
     fn function(&mut self, digest: &Digest, text: &[u8], flushes: u64) -> Result<Function, Vec<u8>> {
-        if self.flushes != flushes || self.compiled.len() == COMPILED_MAX {
-            (self.flushes, self.compiled) = (flushes, HashMap::new());
+        if self.flushes != flushes {
+            self.forget();
+            self.flushes = flushes;
         }
         if let Some(function) = self.compiled.get(digest) {
             return Ok(function.clone());
         }
         let function = compile(&self.lua, text, Some(self.environment.clone()))?;
+        // Each takes a place among those by which Lua is referred to from here.
+        if self.compiled_size + text.len() > COMPILED_MAX || self.compiled.len() == COMPILED_COUNT_MAX {
+            self.forget();
+        }
+        self.compiled_size += text.len();
         self.compiled.insert(*digest, function.clone());
         Ok(function)
     }
 
+    /// Forgets what was compiled.
+    fn forget(&mut self) {
+        self.compiled.clear();
+        self.compiled_size = 0;
+    }
+
     /// Calls a script. What it raises is the inner error.
     fn call(&self, function: &Function, keys: &[&[u8]], arguments: &[&[u8]], back: &mut CallBack<'_>) -> mlua::Result<Result<Value, Value>> {
-        let list = |of: &[&[u8]]| self.lua.create_sequence_from(of.iter().map(|bytes| self.lua.create_string(bytes)).collect::<mlua::Result<Vec<_>>>()?);
-        self.seen.raw_set("KEYS", list(keys)?)?;
-        self.seen.raw_set("ARGV", list(arguments)?)?;
-        IS_OVER.set(false);
-        DEADLINE.set(Some(Instant::now() + TIME_MAX));
+        for (name, of) in [("KEYS", keys), ("ARGV", arguments)] {
+            let list = self.lua.create_table_with_capacity(of.len(), 0)?;
+            // One by one: few strings can be referred to from here at a time.
+            (1..).zip(of).try_for_each(|(place, bytes): (usize, _)| list.raw_set(place, self.lua.create_string(bytes)?))?;
+            self.seen.raw_set(name, list)?;
+        }
         let called = self.lua.scope(|scope| {
             let call = scope.create_function_mut(|lua, given: Variadic<Value>| {
+                let refuse = |text| Ok(Value::Table(lua.create_table_from([("err", text)])?));
+                if is_over() {
+                    return refuse(OVER);
+                }
+                let size: usize = given.iter().map(|word| if let Value::String(text) = word { text.as_bytes().len() } else { 0 }).sum();
+                if size > WORDS_MAX {
+                    return refuse(TOO_LARGE);
+                }
                 let Some(words) = given.iter().map(word).collect::<Option<Vec<_>>>().filter(|words| !words.is_empty()) else {
-                    let text = if given.is_empty() { NO_WORDS } else { NO_WORD };
-                    return Ok(Value::Table(lua.create_table_from([("err", text)])?));
+                    return refuse(if given.is_empty() { NO_WORDS } else { NO_WORD });
                 };
                 taken(lua, &back(&words), &mut 0)
             })?;
             self.host.raw_set("call", call)?;
             self.attempt.call::<(bool, Value)>(function)
         });
-        DEADLINE.set(None);
         called.map(|(is_done, value)| if is_done { Ok(value) } else { Err(value) })
     }
 
     /// Forgets what a script has left.
-    fn tidy(&self) {
+    fn tidy(&mut self) {
         // A later script sets these, and without memory for that it fails.
         let _ = ["KEYS", "ARGV"].into_iter().try_for_each(|name| self.seen.raw_set(name, Value::Nil));
-        if self.lua.used_memory() > MEMORY_KEPT {
+        let is_full = |used: usize| used > MEMORY_MAX / 2;
+        if is_full(self.lua.used_memory()) {
+            self.forget();
+        }
+        if self.lua.used_memory() > 2 * self.left + GARBAGE_MAX {
             let _ = self.lua.gc_collect();
+            self.left = self.lua.used_memory();
         }
     }
 }
 
 const OVER: &str = "ERR the script has run for 5 seconds and was ended; nothing was changed";
+const TOO_LARGE: &str = "ERR the arguments of a command of a script may have 64 MiB in all";
 const NO_WORDS: &str = "ERR Please specify at least one argument for this redis.call()/redis.pcall() call";
 const NO_WORD: &str = "ERR Lua redis lib command arguments must be strings or integers";
 /// Compiled scripts that an interpreter keeps.
-const COMPILED_MAX: usize = 4096;
+const COMPILED_COUNT_MAX: usize = 1024;
 
 /// The error of an interpreter, which has nothing to do with the script, except that memory may be exhausted.
 fn failed(error: &mlua::Error) -> Vec<u8> {
@@ -249,7 +287,13 @@ fn told(error: &Value, digest: &Digest) -> Vec<u8> {
     let text = match error {
         Value::Table(table) => table.raw_get::<LuaString>("err").map(|text| text.as_bytes().to_vec()).ok(),
         Value::String(text) => Some([b"ERR ", &*text.as_bytes()].concat()),
-        Value::Error(error) => Some(format!("ERR {error}").into_bytes()),
+        Value::Error(error) => {
+            let mut cause = &**error;
+            while let mlua::Error::CallbackError { cause: next, .. } = cause {
+                cause = next;
+            }
+            Some(format!("ERR {cause}").into_bytes())
+        }
         _ => None,
     };
     let text = text.unwrap_or_else(|| format!("ERR the script raised a {}", error.type_name()).into_bytes());
@@ -306,6 +350,9 @@ fn answer(reply: &mut Reply, value: &Value, size_max: usize, depth: usize) -> Re
     if depth > DEPTH_MAX {
         return Err(b"ERR the reply of the script is nested too deeply; tables may contain each other 64 times".to_vec());
     }
+    if matches!(value, Value::Table(_)) && is_over() {
+        return Err(OVER.into());
+    }
     if reply.out.len() > size_max {
         return Err(b"ERR the reply of the script is larger than the output buffer may be".to_vec());
     }
@@ -342,7 +389,7 @@ mod tests {
     fn run_alone(text: &str) -> Result<String, String> {
         let (mut reply, text) = (Reply::default(), text.as_bytes());
         let mut back = |_: &[Vec<u8>]| b"+OK\r\n".to_vec();
-        let outcome = run(&Scripts::default(), (&digest(text), text), [&[], &[]], &mut back, (&mut reply, 1 << 20));
+        let outcome = run(&Scripts::default(), (&digest(text), text), [&[], &[]], &mut back, (&mut reply, 1 << 20), Instant::now() + TIME_MAX);
         outcome.map(|()| String::from_utf8(reply.out).unwrap()).map_err(|text| String::from_utf8(text).unwrap())
     }
 
@@ -354,11 +401,34 @@ mod tests {
             "local function again() local ok, why = pcall(again) again() end again()",
             "while true do xpcall(function() while true do end end, function() while true do end end) end",
             "while true do redis.call('PING') end",
+            "while true do string.rep('', 2^31 - 1) end",
+            "local t = {} for i = 1, 100000 do t[i] = i end while true do table.insert(t, 1, 0) end",
+            "local s = '' while true do s = s .. string.rep('x', 1000) if #s > 10000000 then s = '' end end",
             "return (string.rep('a', 30)):find(string.rep('a*', 6) .. 'b') or (function() while true do end end)()",
         ] {
             assert_eq!(run_alone(endless), Err(OVER.to_owned()), "{endless}");
         }
         assert_eq!(run_alone("return 1"), Ok(":1\r\n".to_owned()));
+    }
+
+    /// It was caught by the script, which went on with whatever the panic had left.
+    #[test]
+    #[should_panic(expected = "a panic of a command")]
+    fn a_panic_goes_through_a_script() {
+        let (mut reply, text) = (Reply::default(), &b"pcall(redis.call, 'PING') return 1"[..]);
+        let mut back = |_: &[Vec<u8>]| panic!("a panic of a command");
+        let _ = run(&Scripts::default(), (&digest(text), text), [&[], &[]], &mut back, (&mut reply, 1 << 20), Instant::now() + TIME_MAX);
+    }
+
+    #[test]
+    fn garbage_and_compiled_scripts_are_bounded() {
+        for n in 0..40 {
+            assert_eq!(run_alone(&format!("local s = '{}' return {n}", "x".repeat(3_000_000))), Ok(format!(":{n}\r\n")));
+        }
+        let copies = "local x = string.rep('x', 2^20) local t = {} for i = 1, 100 do t[i] = x end return redis.pcall('EXISTS', unpack(t)).err";
+        assert_eq!(run_alone(copies), Ok(format!("${}\r\n{TOO_LARGE}\r\n", TOO_LARGE.len())));
+        assert_eq!(run_alone("local x = string.rep('x', 1e9)").unwrap_err().split(" script: ").next().unwrap(), "ERR user_script:1: not enough memory");
+        assert_eq!(run_alone("return #string.rep('x', 3e7)"), Ok(":30000000\r\n".to_owned()));
     }
 
     #[test]

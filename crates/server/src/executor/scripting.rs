@@ -15,8 +15,10 @@ use crate::script::{self, Digest};
 use crate::shared::Counters;
 use everleaf::Transaction;
 use std::cell::RefCell;
+use std::time::Instant;
 
 const NO_SCRIPT: Failure = Failure::fixed("NOSCRIPT No matching script. Please use EVAL.");
+const NO_ROOM: Failure = Failure::fixed("ERR there is no room for more scripts, which may have 64 MiB; SCRIPT FLUSH forgets them");
 const NOT_ALLOWED: Failure = Failure::fixed("ERR This Redis command is not allowed from script");
 const READ_ONLY: Failure = Failure::fixed("ERR Write commands are not allowed from read-only scripts.");
 
@@ -44,10 +46,10 @@ fn run(call: &mut Call<'_>, digest: &Digest, text: &[u8]) -> Result<(), Failure>
     let given: Vec<&[u8]> = call.arguments.from(3).collect();
     let key_count = usize::try_from(key_count).map_err(|_| Failure::fixed("ERR Number of keys can't be negative"))?;
     let (keys, arguments) = given.split_at_checked(key_count).ok_or(Failure::fixed("ERR Number of keys can't be greater than number of args"))?;
-    let lists = [keys, arguments];
+    let (lists, deadline) = ([keys, arguments], Instant::now() + script::TIME_MAX);
     match call.databases.transaction {
-        Some(transaction) => run_within(call, (digest, text), lists, transaction, call.counters),
-        None => all_or_none(call, |call, transaction, counted| run_within(call, (digest, text), lists, transaction, counted)),
+        Some(transaction) => run_within(call, (digest, text), lists, deadline, (transaction, call.counters)),
+        None => all_or_none(call, |call, transaction, counted| run_within(call, (digest, text), lists, deadline, (transaction, counted))),
     }
 }
 
@@ -56,8 +58,8 @@ fn run_within(
     call: &mut Call<'_>,
     script: (&Digest, &[u8]),
     lists: [&[&[u8]]; 2],
-    transaction: &RefCell<Transaction>,
-    counted: &Counters,
+    deadline: Instant,
+    (transaction, counted): (&RefCell<Transaction>, &Counters),
 ) -> Result<(), Failure> {
     let (server, spec, database) = (call.server, call.spec, call.session.database);
     let databases = Databases { transaction: Some(transaction), changes: &counted.changes, ..call.databases };
@@ -87,7 +89,7 @@ fn run_within(
         reply.out
     };
     let size_max = server.config.limits.output_buffer_size_max;
-    let outcome = script::run(&server.scripts, script, lists, &mut back, (call.reply, size_max));
+    let outcome = script::run(&server.scripts, script, lists, &mut back, (call.reply, size_max), deadline);
     // SELECT concerns the script alone.
     (call.session.database, call.session.command) = (database, Some(spec));
     refusal.map_or(Ok(()), Err)?;
@@ -102,17 +104,22 @@ fn frame_of(words: &[Vec<u8>]) -> (Vec<u8>, Vec<Span>) {
         start = span.end;
         span
     });
-    let spans = spans.map(|range| Span::new(range.start, range.end).expect("an interpreter has less memory")).collect();
+    let spans = spans.map(|range| Span::new(range.start, range.end).expect("they are bounded")).collect();
     (words.concat(), spans)
 }
 
 /// SCRIPT LOAD.
 pub(crate) fn load(call: &mut Call<'_>) -> Result<(), Failure> {
     let text = call.argument(2);
-    script::check(text).map_err(Failure::bytes)?;
     let digest = script::digest(text);
-    if !call.server.scripts.keep(digest, text) {
-        return Err(Failure::fixed("ERR there is no room for more scripts, which are 64 MiB; SCRIPT FLUSH forgets them"));
+    if call.server.scripts.get(&digest).is_none() {
+        if !call.server.scripts.has_room(text.len()) {
+            return Err(NO_ROOM);
+        }
+        script::check(text).map_err(Failure::bytes)?;
+        if !call.server.scripts.keep(digest, text) {
+            return Err(NO_ROOM);
+        }
     }
     call.reply.bulk(&digest);
     Ok(())

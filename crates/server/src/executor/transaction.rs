@@ -11,7 +11,7 @@
 //! not stay so. The snapshot holds back what was replaced since, so a client that watches and then does nothing costs space until it is gone.
 
 use super::{Call, Failure, Slice, backup, try_execute};
-use crate::client::Watched;
+use crate::client::{Ongoing, Watched};
 use crate::database::Databases;
 use crate::queue::Queue;
 use crate::shared::Counters;
@@ -19,7 +19,7 @@ use everleaf::{Error, Isolation, Transaction};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Attempts at a transaction while other event loops work.
 const ATTEMPTS: usize = 16;
@@ -225,6 +225,18 @@ pub(super) fn run_step(call: &mut Call<'_>, transaction: &RefCell<Transaction>, 
 /// Those of the command; a refusal when the store takes no more writes, or when the replies become larger than may wait for the client.
 fn run_to_end(call: &mut Call<'_>, start: usize) -> Result<(), Failure> {
     try_execute(call)?;
+    let (begun, ongoing) = (Instant::now(), call.session.ongoing.take());
+    let outcome = go_on_to_end(call, start);
+    if let Some(Ongoing { spec, arguments, took }) = ongoing {
+        let (calls, client, rest) = (&call.server.calls, &call.session.client, begun.elapsed());
+        calls.count(client.thread, spec, 0, rest);
+        calls.slow.note(client, spec, took + rest, || arguments);
+    }
+    outcome
+}
+
+/// Runs the other slices of a command.
+fn go_on_to_end(call: &mut Call<'_>, start: usize) -> Result<(), Failure> {
     loop {
         let unfinished = call.session.unfinished.take();
         let gathered = unfinished.as_ref().map_or(0, |unfinished| unfinished.size());
@@ -232,7 +244,6 @@ fn run_to_end(call: &mut Call<'_>, start: usize) -> Result<(), Failure> {
             return Err(TOO_MANY_REPLIES);
         }
         let Some(mut unfinished) = unfinished else { return Ok(()) };
-        call.session.ongoing = None;
         match unfinished.advance(call.databases, call.counters).inspect_err(|failure| call.counters.fail(failure.is_full()))? {
             Slice::More => call.session.unfinished = Some(unfinished),
             Slice::Last => unfinished.finish(call.reply),

@@ -273,6 +273,13 @@ fn what_takes_long_is_kept() {
     let cut = format!("{}... (72 more bytes)", "x".repeat(128));
     assert!(kept(&mut client).contains(&format!("*3\r\n{}", shown(&["APPEND", "k", &cut]))), "{}", kept(&mut client));
     assert!(kept(&mut client).contains(&format!("{}$2\r\nme\r\n", shown(&[&client.socket.local_addr().unwrap().to_string()]))));
+    // Within a transaction, too.
+    client.says("CONFIG SET slowlog-log-slower-than 0", "+OK\r\n");
+    client.replies("MULTI", "+OK\r\n");
+    client.replies("KEYS *", "+QUEUED\r\n");
+    client.exchange(&[b"EXEC"]);
+    client.says("CONFIG SET slowlog-log-slower-than -1", "+OK\r\n");
+    assert!(kept(&mut client).contains(&format!("*2\r\n{}", shown(&["KEYS", "*"]))), "{}", kept(&mut client));
     is_slow(&mut client, &[b"AUTH", b"hunter2"]);
     assert!(!kept(&mut client).contains("hunter2") && kept(&mut client).contains("auth"), "{}", kept(&mut client));
     // At most three, and the changes of the setting are among them.
