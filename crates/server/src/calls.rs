@@ -1,7 +1,7 @@
 //! How long commands take: the counts of `INFO commandstats`, and the last slow commands, which SLOWLOG shows.
 //!
-//! Each event loop has counts of its own. The time of a command is that of all its slices, without the turns of others in between. What a transaction runs again
-//! counts again. Commands that are run together share their time equally. If that is long, the first of them stands in the slow log for all.
+//! Each event loop has counts of its own. The time of a command is that of all its slices, without the turns of others in between. What a transaction runs
+//! again counts again. Commands that are run together share their time equally. If that is long, the first of them stands in the slow log for all.
 
 use crate::client::Client;
 use crate::command::{Arguments, Flags, Spec, TABLE};

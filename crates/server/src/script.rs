@@ -3,9 +3,9 @@
 //! Each event loop has an interpreter of its own, made for the first script. A script sees the libraries `string`, `table` and `math`, the harmless part of the
 //! basic one, and `redis`. It cannot change what it sees: its environment is empty, and looks everything up behind it. So no script depends on those before it.
 //!
-//! A script whose time is over is ended: a hook raises an error every so many instructions, and `pcall` raises it again. The clock is also looked at before each
-//! command, and while the reply is written. What a single instruction does is not interrupted. A script that needs more than [`MEMORY_MAX`] gets no more. What
-//! its commands have done is undone then (`executor/scripting.rs`). A panic in a command goes through the script to the caller.
+//! A script whose time is over is ended: a hook raises an error every so many instructions, and `pcall` raises it again. The clock is also looked at before
+//! each command, and while the reply is written. What a single instruction does is not interrupted. A script that needs more than [`MEMORY_MAX`] gets no more.
+//! What its commands have done is undone then (`executor/scripting.rs`). A panic in a command goes through the script to the caller.
 
 use crate::reply::Reply;
 use mlua::chunk::ChunkMode;

@@ -31,7 +31,8 @@ pub struct Compacted {
 /// indexes; the file keeps its permissions, and its owner where the system allows that.
 ///
 /// # Errors
-/// A pool in use, damaged, or marked as one that may be torn ([`Pool::flaws`](everleaf_pmem::Pool::flaws)); no space for the new one; an error of the system; [`StreamError::Stopped`] if `watch` stops it. The pool is then as before.
+/// A pool in use, damaged, or marked as one that may be torn ([`Pool::flaws`](everleaf_pmem::Pool::flaws)); no space for the new one; an error of the system;
+/// [`StreamError::Stopped`] if `watch` stops it. The pool is then as before.
 pub fn compact(path: &Path, options: Options, watch: impl FnMut(Passed, u64) -> ControlFlow<()>) -> Result<Compacted, StreamError> {
     compact_as(path, options, watch, Unfinished::replace)
 }

@@ -421,6 +421,9 @@ fn a_journal_that_is_not_as_it_was_left_is_missed() {
     assert!(pool.root("lines").unwrap().is_some() && matches!(pool.flaws(), [Error::NoJournal { .. }]));
     pool.close().unwrap();
     drop(pool);
+    let later = Pool::inspect(&path).unwrap();
+    assert!(matches!(later.flaws(), [Error::Accepted { .. }]), "{:?}", later.flaws());
+    drop(later);
     for aside in ["pool.journal0.damaged", "pool.journal1.damaged"] {
         std::fs::remove_file(directory.path().join(aside)).unwrap();
     }

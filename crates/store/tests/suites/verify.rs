@@ -495,6 +495,13 @@ fn what_a_failure_of_the_machine_may_have_torn_is_a_loss() {
         let accepting = Options { accept_dirty_shutdown: true, ..Options::default() };
         let store = Store::open(place(name), accepting).unwrap();
         assert!(store.verify().unwrap().is_sound() && store.namespace("one").unwrap().count() == 1);
+        // It is closed, and stays one that may be torn: what is saved of it says so, and nothing hides it.
+        store.close().unwrap();
+        assert!(matches!(Store::open_existing(place(name), Options::default()).unwrap().pool().flaws(), [everleaf_pmem::Error::Accepted { .. }]));
+        let salvaged = repair(&place(name), &place(&format!("{name} again")), Options::default(), go_on).unwrap();
+        assert!(salvaged.losses.iter().any(|loss| loss.what.contains("although a failure may have torn it")), "{salvaged:?}");
+        let refused = everleaf::compact(&place(name), Options::default(), |_, _| ControlFlow::Continue(())).unwrap_err();
+        assert!(refused.to_string().contains("may be torn"), "{refused}");
     }
     // With a journal that is elsewhere.
     let store = Store::open(place("journaled"), Options { domain: Some(Domain::Msync), ..Options::default() }).unwrap();
