@@ -27,8 +27,9 @@ const GARBAGE_MAX: usize = 16 << 20;
 const INSTRUCTIONS: u32 = 1000;
 /// Bytes of the arguments of a command of a script: they are copied.
 const WORDS_MAX: usize = 64 << 20;
-/// Bytes of the scripts that an interpreter has compiled.
+/// Bytes of the scripts that an interpreter has compiled, and their number: each takes one of the few thousand places by which Lua is referred to from here.
 const COMPILED_MAX: usize = 8 << 20;
+const COMPILED_COUNT_MAX: usize = 1024;
 /// Bytes of all scripts that are kept.
 const SCRIPTS_MAX: usize = 64 << 20;
 /// How deep tables in the reply of a script may be nested.
@@ -193,7 +194,6 @@ impl Interpreter {
             return Ok(function.clone());
         }
         let function = compile(&self.lua, text, Some(self.environment.clone()))?;
-        // Each takes a place among those by which Lua is referred to from here.
         if self.compiled_size + text.len() > COMPILED_MAX || self.compiled.len() == COMPILED_COUNT_MAX {
             self.forget();
         }
@@ -241,11 +241,11 @@ impl Interpreter {
     fn tidy(&mut self) {
         // A later script sets these, and without memory for that it fails.
         let _ = ["KEYS", "ARGV"].into_iter().try_for_each(|name| self.seen.raw_set(name, Value::Nil));
-        let is_full = |used: usize| used > MEMORY_MAX / 2;
-        if is_full(self.lua.used_memory()) {
+        let used = self.lua.used_memory();
+        if used > MEMORY_MAX / 2 {
             self.forget();
         }
-        if self.lua.used_memory() > 2 * self.left + GARBAGE_MAX {
+        if used > 2 * self.left + GARBAGE_MAX {
             let _ = self.lua.gc_collect();
             self.left = self.lua.used_memory();
         }
@@ -256,8 +256,6 @@ const OVER: &str = "ERR the script has run for 5 seconds and was ended; nothing 
 const TOO_LARGE: &str = "ERR the arguments of a command of a script may have 64 MiB in all";
 const NO_WORDS: &str = "ERR Please specify at least one argument for this redis.call()/redis.pcall() call";
 const NO_WORD: &str = "ERR Lua redis lib command arguments must be strings or integers";
-/// Compiled scripts that an interpreter keeps.
-const COMPILED_COUNT_MAX: usize = 1024;
 
 /// The error of an interpreter, which has nothing to do with the script, except that memory may be exhausted.
 fn failed(error: &mlua::Error) -> Vec<u8> {
