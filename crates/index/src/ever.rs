@@ -383,7 +383,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             let is_worth_it = |beside: &Descriptor| are_worth_merging(left, beside.occupied::<LINES>(wide).count_ones() as usize, Leaf::<LINES>::MERGED);
             let [ahead, behind] = beside.map(|beside| is_alone || beside.is_some_and(is_worth_it));
             if ahead || behind {
-                merge_sparse(left, |side| if [ahead, behind][usize::from(side == Direction::Reverse)] { self.merge(key, side) } else { Ok(false) });
+                merge_sparse(left, |side| match side {
+                    Direction::Forward if !ahead => Ok(false),
+                    Direction::Reverse if !behind => Ok(false),
+                    _ => self.merge(key, side),
+                });
             }
         }
         Ok(Ok(Some(old)))

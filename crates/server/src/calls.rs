@@ -110,6 +110,27 @@ impl Calls {
     }
 }
 
+/// A command in progress.
+pub(crate) struct Ongoing {
+    pub(crate) spec: &'static Spec,
+    pub(crate) arguments: Kept,
+    /// The time of its slices so far.
+    pub(crate) took: Duration,
+}
+
+impl Ongoing {
+    /// Counts more slices, which took so long.
+    pub(crate) fn go_on(&mut self, calls: &Calls, client: &Client, took: Duration) {
+        self.took += took;
+        calls.count(client.thread, self.spec, 0, took);
+    }
+
+    /// Notes it if it took long.
+    pub(crate) fn end(self, calls: &Calls, client: &Client) {
+        calls.slow.note(client, self.spec, self.took, || self.arguments);
+    }
+}
+
 /// The last commands that took long.
 pub(crate) struct SlowLog {
     /// In microseconds; of a negative number, none is slow.

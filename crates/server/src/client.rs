@@ -1,6 +1,6 @@
 //! Clients: a connection as the executor and other connections see it.
 
-use crate::calls::Kept;
+use crate::calls::Ongoing;
 use crate::command::Spec;
 use crate::executor::Unfinished;
 use crate::queue::Queue;
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Whether a client wants replies, as CLIENT REPLY says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,14 +40,6 @@ pub(crate) struct Watched {
     pub(crate) keys: BTreeMap<(usize, Vec<u8>), Arc<Snapshot>>,
     /// Their size in bytes.
     pub(crate) size: usize,
-}
-
-/// A command in progress, for the slow log.
-pub(crate) struct Ongoing {
-    pub(crate) spec: &'static Spec,
-    pub(crate) arguments: Kept,
-    /// The time of its slices so far.
-    pub(crate) took: Duration,
 }
 
 /// A connection as its commands see it.

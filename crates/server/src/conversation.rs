@@ -14,7 +14,7 @@
 //!
 //! The protocol depends on the port to which the client has connected ([`Dialect`]); all of this except 4 applies to both protocols.
 
-use crate::client::{Closing, Ongoing, Replies, Session};
+use crate::client::{Closing, Replies, Session};
 use crate::command::{Arguments, Flags, Spec};
 use crate::executor::{Call, Failure, Slice, execute, resolve};
 use crate::group::{Kind, Part, Place, Single, run_for_clients};
@@ -381,8 +381,7 @@ impl Conversation {
         unfinished.hand_out(&mut self.reply);
         let (calls, client, took) = (&server.calls, &self.session.client, begun.elapsed());
         if let Some(ongoing) = &mut self.session.ongoing {
-            ongoing.took += took;
-            calls.count(client.thread, ongoing.spec, 0, took);
+            ongoing.go_on(calls, client, took);
         }
         match advanced {
             Ok(Slice::More) => {
@@ -399,8 +398,8 @@ impl Conversation {
                 }
             }
         }
-        if let Some(Ongoing { spec, arguments, took }) = self.session.ongoing.take() {
-            calls.slow.note(client, spec, took, || arguments);
+        if let Some(ongoing) = self.session.ongoing.take() {
+            ongoing.end(calls, client);
         }
         self.withhold(start);
     }

@@ -7,8 +7,8 @@
 //! 4. Commands that visit many keys ([`walk`], [`many`]) do so in slices, between which other connections of the thread have their turn. MSET and MSETNX do
 //!    not: they are one batch of the store, all or nothing; nor does EXEC ([`transaction`]).
 
-use crate::calls::keep;
-use crate::client::{Ongoing, Session};
+use crate::calls::{Ongoing, keep};
+use crate::client::Session;
 use crate::command::{Arguments, Flags, Spec, lookup};
 use crate::database::{Database, Databases};
 use crate::reply::Reply;

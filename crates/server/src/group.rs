@@ -5,7 +5,7 @@
 //! went well, each when the next value is known or all is done, and then corrected where necessary: the digit of a DEL, and the reply to a command that failed.
 //! Values found after that are looked up again.
 
-use crate::calls::{Calls, Kept, clip};
+use crate::calls::{Calls, SlowLog, clip};
 use crate::client::Client;
 use crate::command::{Arguments, Spec};
 use crate::database::OVER;
@@ -264,17 +264,17 @@ impl<'p> Part<'p> {
         self.failed.iter().filter_map(|number| spec_of(*number)).for_each(|spec| calls.fail(client.thread, spec));
     }
 
-    /// The first command that is done, if it is one of Redis.
-    fn first(&self) -> Option<(&'p Client, &'static Spec, &'p Place, &Self)> {
+    /// Notes the first command that is done, if it is one of Redis, for all of `done`, if they took long together. Returns `None` if there is none.
+    fn note(&self, slow: &SlowLog, took: Duration, done: usize) -> Option<()> {
         let place = self.places[..self.done].first()?;
-        Some((self.client?, place.spec?, place, self))
-    }
-
-    /// A command as the slow log keeps it.
-    fn keep(&self, spec: &Spec, place: &Place) -> Kept {
-        let (key, act) = place.act(self.input, self.made);
-        let value = if let Act::Put(value) | Act::PutUntil(value, _) = act { Some(value) } else { None };
-        [spec.name.as_bytes(), key].into_iter().chain(value).map(clip).collect()
+        let (client, spec) = (self.client?, place.spec?);
+        slow.note(client, spec, took, || {
+            let (key, act) = place.act(self.input, self.made);
+            let value = if let Act::Put(value) | Act::PutUntil(value, _) = act { Some(value) } else { None };
+            let others = (done > 1).then(|| format!("... ({done} commands together)").into_bytes());
+            [spec.name.as_bytes(), key].into_iter().chain(value).map(clip).chain(others).collect()
+        });
+        Some(())
     }
 
     fn acts(&self) -> impl Iterator<Item = (&'p [u8], Act<'p>)> + use<'p> {
@@ -395,15 +395,7 @@ pub(crate) fn run_for_clients(server: &Shared, database: usize, counters: &Count
     for part in &*parts {
         part.count(&server.calls, each);
     }
-    if let Some((client, spec, place, part)) = parts.iter().find_map(Part::first) {
-        server.calls.slow.note(client, spec, took, || {
-            let mut kept = part.keep(spec, place);
-            if done > 1 {
-                kept.push(format!("... ({done} commands together)").into_bytes());
-            }
-            kept
-        });
-    }
+    let _ = parts.iter().find_map(|part| part.note(&server.calls.slow, took, done));
     count
 }
 

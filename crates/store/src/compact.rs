@@ -45,11 +45,6 @@ fn compact_as(
     name: impl FnOnce(Unfinished) -> io::Result<()>,
 ) -> Result<Compacted, StreamError> {
     let old = Store::open_existing(path, options.clone())?;
-    // The new pool would not say so.
-    if !old.pool().flaws().is_empty() {
-        old.close().map_err(crate::Error::from)?;
-        return Err(crate::Error::from(everleaf_pmem::Error::Accepted { path: path.to_owned() }).into());
-    }
     // Keeps the lock until the end.
     let pool = Arc::clone(old.pool());
     let size_before = pool.info().size;
@@ -66,6 +61,10 @@ fn compact_as(
 
 /// Copies the contents of `old` into a new pool.
 fn write_anew(old: &Store, path: &Path, options: Options, mut watch: impl FnMut(Passed, u64) -> ControlFlow<()>) -> Result<(NewPool, Passed), StreamError> {
+    // The new pool would not say so.
+    if !old.pool().flaws().is_empty() {
+        return Err(crate::Error::from(everleaf_pmem::Error::Accepted { path: path.to_owned() }).into());
+    }
     let new = NewPool::create(path, Some(path), Options { domain: old.pool().info().domain, ..options })?;
     let io = |source| StreamError::Io { action: "make a pipe", source };
     let (input, out) = std::io::pipe().map_err(io)?;

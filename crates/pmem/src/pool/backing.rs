@@ -394,9 +394,9 @@ fn open_file(path: &Path, mode: Mode) -> Result<File, Error> {
     how.read(true).write(!looks).create(matches!(mode, Mode::Create | Mode::OpenOrCreate)).truncate(false);
     // No effect on a regular file; opening a pipe would wait for its other end.
     how.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
-    let is_absent = std::fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let is_absent = || std::fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     how.open(path).map_err(|source| match source.kind() {
-        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !looks && !is_absent => Error::ReadOnly { path: path.to_owned() },
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !looks && !is_absent() => Error::ReadOnly { path: path.to_owned() },
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !looks && mode != Mode::Open => {
             Error::Io { action: "create", path: path.to_owned(), source }
         }

@@ -110,16 +110,16 @@ fn frame_of(words: &[Vec<u8>]) -> (Vec<u8>, Vec<Span>) {
 
 /// SCRIPT LOAD.
 pub(crate) fn load(call: &mut Call<'_>) -> Result<(), Failure> {
-    let text = call.argument(2);
+    let (text, scripts) = (call.argument(2), &call.server.scripts);
     let digest = script::digest(text);
-    if call.server.scripts.get(&digest).is_none() {
-        if !call.server.scripts.has_room(text.len()) {
-            return Err(NO_ROOM);
-        }
+    // A text for which there is no room is not even compiled.
+    let mut is_kept = scripts.get(&digest).is_some();
+    if !is_kept && scripts.has_room(text.len()) {
         script::check(text).map_err(Failure::bytes)?;
-        if !call.server.scripts.keep(digest, text) {
-            return Err(NO_ROOM);
-        }
+        is_kept = scripts.keep(digest, text);
+    }
+    if !is_kept {
+        return Err(NO_ROOM);
     }
     call.reply.bulk(&digest);
     Ok(())

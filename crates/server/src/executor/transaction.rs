@@ -11,7 +11,7 @@
 //! not stay so. The snapshot holds back what was replaced since, so a client that watches and then does nothing costs space until it is gone.
 
 use super::{Call, Failure, Slice, backup, try_execute};
-use crate::client::{Ongoing, Watched};
+use crate::client::Watched;
 use crate::database::Databases;
 use crate::queue::Queue;
 use crate::shared::Counters;
@@ -227,10 +227,10 @@ fn run_to_end(call: &mut Call<'_>, start: usize) -> Result<(), Failure> {
     try_execute(call)?;
     let (begun, ongoing) = (Instant::now(), call.session.ongoing.take());
     let outcome = go_on_to_end(call, start);
-    if let Some(Ongoing { spec, arguments, took }) = ongoing {
-        let (calls, client, rest) = (&call.server.calls, &call.session.client, begun.elapsed());
-        calls.count(client.thread, spec, 0, rest);
-        calls.slow.note(client, spec, took + rest, || arguments);
+    if let Some(mut ongoing) = ongoing {
+        let (calls, client) = (&call.server.calls, &call.session.client);
+        ongoing.go_on(calls, client, begun.elapsed());
+        ongoing.end(calls, client);
     }
     outcome
 }
