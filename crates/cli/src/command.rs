@@ -33,7 +33,7 @@ pub(crate) enum Command {
     Create(create::Arguments),
     /// Show what a pool is and holds, even while it is in use
     Info(info::Arguments),
-    /// Read everything in a pool and look for damage; recovers the pool first if it was not closed
+    /// Read everything in a pool and look for damage, and change nothing
     #[command(visible_alias = "verify")]
     Check(check::Arguments),
     /// Print statistics of a pool, or repeatedly those of a server

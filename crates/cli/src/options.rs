@@ -10,21 +10,28 @@ use everleaf_pmem::{Domain, Hardware};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The pool, and how to open it.
+/// The pool, for commands that only read it.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct PoolArguments {
+pub(crate) struct FileArguments {
     /// The pool file
     #[arg(long, default_value = "everleaf.pool", value_name = "PATH")]
     pub(crate) pool: PathBuf,
+    /// Open the pool even if a machine failure may have torn it or its journal is missing, to save what can be saved; no effect on a new pool
+    #[arg(long)]
+    pub(crate) accept_dirty_shutdown: bool,
+}
+
+/// The pool, and how to open it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PoolArguments {
+    #[command(flatten)]
+    pub(crate) file: FileArguments,
     /// Size to which the pool may grow while it is open this time; the file is as large as its content needs
     #[arg(long, default_value = "1T", value_name = "BYTES")]
     pub(crate) size_max: ByteSize,
     /// Persistence domain, if not the detected one: adr, eadr, page-cache or msync; the pool remembers the last one until another is requested
     #[arg(long, value_name = "NAME", value_parser = domains(), hide_possible_values = true)]
     pub(crate) domain: Option<Domain>,
-    /// Open the pool even if a machine failure may have torn it or its journal is missing, to save what can be saved; no effect on a new pool
-    #[arg(long)]
-    pub(crate) accept_dirty_shutdown: bool,
     /// Minimum size of the pool, with memory behind all of it, so that no write waits for growth or first access to a page; opening takes longer
     #[arg(long, default_value = "0", value_name = "BYTES")]
     pub(crate) prefault: ByteSize,
@@ -75,10 +82,18 @@ impl NamespaceArgument {
     }
 }
 
+impl FileArguments {
+    /// Opens the store, which must exist, to read it for `work`.
+    pub(crate) fn with_store<T>(&self, work: impl FnOnce(&Store) -> Result<T, Failure>) -> Result<T, Failure> {
+        let options = Options { accept_dirty_shutdown: self.accept_dirty_shutdown, ..Options::default() };
+        use_and_close(warned(Store::open_read_only(&self.pool, options)?), work)
+    }
+}
+
 impl PoolArguments {
     /// Opens the store, which must exist, for `work`, and closes it whatever the result: a store left open must be recovered.
     pub(crate) fn with_store<T>(&self, work: impl FnOnce(&Store) -> Result<T, Failure>) -> Result<T, Failure> {
-        use_and_close(warned(Store::open_existing(&self.pool, self.store_options())?), work)
+        use_and_close(warned(Store::open_existing(&self.file.pool, self.store_options())?), work)
     }
 
     /// The same with a store that is created if it does not exist.
@@ -88,12 +103,12 @@ impl PoolArguments {
 
     /// Opens or creates the store.
     pub(crate) fn open_or_create(&self, index: &IndexArgument) -> Result<Store, Failure> {
-        Ok(warned(Store::open(&self.pool, Options { index: index.index.clone(), ..self.store_options() })?))
+        Ok(warned(Store::open(&self.file.pool, Options { index: index.index.clone(), ..self.store_options() })?))
     }
 
     /// Options to open or create the store.
     pub(crate) fn store_options(&self) -> Options {
-        let Self { size_max, domain, accept_dirty_shutdown, prefault, .. } = *self;
+        let Self { size_max, domain, prefault, file: FileArguments { accept_dirty_shutdown, .. } } = *self;
         Options { size_max: size_max.0, domain, accept_dirty_shutdown, prefault: prefault.0, ..Options::default() }
     }
 }

@@ -140,7 +140,7 @@ pub enum Error {
         owner: Option<u32>,
     },
     /// The pool may not be written.
-    #[error("{path} cannot be written; give this process permission to, or look at the pool with `everleaf info`", path = path.display())]
+    #[error("{path} cannot be written; give this process permission to, or only read the pool", path = path.display())]
     ReadOnly {
         /// The file.
         path: PathBuf,

@@ -573,7 +573,7 @@ fn remove(path: &Path, uuid: Option<u128>) -> io::Result<()> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         there => there?,
     };
-    match lock(&there) {
+    match lock(&there, false) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(io::Error::other("in use, by a pool that had another name when it was opened")),
         Err(TryLockError::Error(error)) => return Err(error),

@@ -152,8 +152,8 @@ const INSPECT_ATTEMPTS: usize = 3;
 
 /// Writes are accepted.
 const OPEN: u8 = 0;
-/// The pool is only looked at.
-const INSPECTED: u8 = 1;
+/// The pool is only read.
+const READ: u8 = 1;
 /// [`Pool::close`] has begun.
 const CLOSED: u8 = 2;
 /// The file could not be synchronised.
@@ -168,12 +168,14 @@ enum Mode {
     Inspect,
     /// As [`Mode::Inspect`], even if the pool is damaged.
     Salvage,
+    /// To be recovered in this process's own copy, while no other process writes it.
+    Read,
 }
 
 impl Mode {
     /// Whether stores must not reach the file.
     fn looks(self) -> bool {
-        matches!(self, Self::Inspect | Self::Salvage)
+        matches!(self, Self::Inspect | Self::Salvage | Self::Read)
     }
 }
 
@@ -202,11 +204,14 @@ impl<M: Medium> Drop for Pool<M> {
             return;
         }
         self.backing.journal().iter().for_each(|journal| journal.quiesce());
+        if self.backing.is_private() {
+            return;
+        }
         if *self.state.get_mut() == OPEN {
             self.let_machine_restart();
         }
         // If something was not written, that may be the superblock which says that the pool is shorter.
-        if *self.state.get_mut() != INSPECTED && self.failure().is_none() {
+        if self.failure().is_none() {
             self.backing.trim(self.superblock.get_mut().size as usize);
         }
     }
@@ -265,7 +270,21 @@ impl Pool<Hardware> {
     }
 
     fn look(path: &Path, mode: Mode) -> Result<Arc<Self>, Error> {
-        let options = PoolOptions { size_max: 0, accept_dirty_shutdown: true, domain: Some(Domain::PageCache), ..PoolOptions::default() };
+        Self::read(path, mode, true)
+    }
+
+    /// Opens the pool to read it, which takes no permission to write. Other processes may read it, too, but not write it meanwhile. What is stored, as recovery
+    /// does, stays in this process's own copy of the pages; [`Pool::only_read`] refuses more of it. The pool cannot grow.
+    ///
+    /// # Errors
+    /// As [`Pool::open`]; for `accept_dirty_shutdown`, see [`PoolOptions`].
+    pub fn open_read_only(path: &Path, accept_dirty_shutdown: bool) -> Result<Arc<Self>, Error> {
+        Self::read(path, Mode::Read, accept_dirty_shutdown)
+    }
+
+    fn read(path: &Path, mode: Mode, accept_dirty_shutdown: bool) -> Result<Arc<Self>, Error> {
+        // Nothing here is to be durable.
+        let options = PoolOptions { size_max: 0, accept_dirty_shutdown, domain: Some(Domain::PageCache), ..PoolOptions::default() };
         Self::in_file(path, &options, mode, |hardware| hardware)
     }
 
@@ -349,16 +368,20 @@ impl<M: Medium> Pool<M> {
         let header = pm.head::<Header>();
         let size_max = options.size_max.min(backing.size_max());
         let (superblock, start, found, is_holey) = match (mode, header.read(backing.path(), backing.length()?)) {
-            (Mode::Open | Mode::OpenOrCreate | Mode::Inspect | Mode::Salvage, Ok(superblock)) => {
+            (Mode::Open | Mode::OpenOrCreate | Mode::Inspect | Mode::Salvage | Mode::Read, Ok(superblock)) => {
                 let found = match if mode.looks() { backing.user(mode) } else { None } {
                     Some(owner) => Found::InUse { owner },
                     None if superblock.clean => Found::Clean,
                     None => Found::Unclean,
                 };
-                if mode.looks() && found == Found::Unclean {
-                    flaws.extend(check_survival(&superblock, &identify(&superblock, &backing, superblock.left_in())?, backing.path()).err());
+                if found == Found::Unclean {
+                    // By the domain in which it was left, whatever domain it is opened in.
+                    match check_survival(&superblock, &identify(&superblock, &backing, superblock.left_in())?, backing.path()) {
+                        Err(error) if !options.accept_dirty_shutdown => return Err(error),
+                        survival => flaws.extend(survival.err()),
+                    }
                 }
-                let (superblock, start, is_holey) = open(&pm, &backing, superblock, options, mode, domain, &mut flaws)?;
+                let (superblock, start, is_holey) = open(&pm, &backing, superblock, mode, domain, &flaws)?;
                 let is_known = |flaw: &Error| matches!(flaw, Error::MachineFailed { .. } | Error::DirtyShutdown { .. } | Error::NoJournal { .. });
                 if superblock.features_compatible & ACCEPTED != 0 && !flaws.iter().any(is_known) {
                     flaws.push(Error::Accepted { path: backing.path().to_owned() });
@@ -389,7 +412,7 @@ impl<M: Medium> Pool<M> {
             superblock: Mutex::new(superblock),
             is_cut: AtomicBool::new(false),
             roots: Mutex::new(()),
-            state: AtomicU8::new(if mode.looks() { INSPECTED } else { OPEN }),
+            state: AtomicU8::new(if matches!(mode, Mode::Inspect | Mode::Salvage) { READ } else { OPEN }),
             is_claimed: AtomicBool::new(false),
             failure: OnceLock::new(),
             process: std::process::id(),
@@ -493,10 +516,24 @@ impl<M: Medium> Pool<M> {
     /// acknowledged, because only then is it known that the fence did its work.
     ///
     /// # Errors
-    /// [`Error::WriteBack`] once the medium has failed to make something durable; [`Error::Closed`]; [`Error::ReadOnly`] when the pool is only looked at.
+    /// [`Error::WriteBack`] once the medium has failed to make something durable; [`Error::Closed`]; [`Error::ReadOnly`] when the pool is only read.
     #[inline]
     pub fn writable(&self) -> Result<(), Error> {
         if self.state.load(Ordering::Relaxed) == OPEN && self.medium().failure().is_none() { Ok(()) } else { Err(self.why_not_writable()) }
+    }
+
+    /// Refuses all writes from now on, to a pool that was opened to read it.
+    ///
+    /// # Panics
+    /// If the pool was opened to be written.
+    pub fn only_read(&self) {
+        assert!(self.backing.is_private(), "a pool that is written");
+        self.state.store(READ, Ordering::Release);
+    }
+
+    /// Whether the pool was opened only to be read.
+    pub fn is_read_only(&self) -> bool {
+        self.backing.is_private()
     }
 
     #[cold]
@@ -678,10 +715,9 @@ fn open<M: Medium>(
     pm: &Pm<M>,
     backing: &Backing,
     found: Superblock,
-    options: &PoolOptions,
     mode: Mode,
     domain: Option<Domain>,
-    flaws: &mut Vec<Error>,
+    flaws: &[Error],
 ) -> Result<(Superblock, Start, bool), Error> {
     let start = match found.snapshot {
         Some(snapshot) if found.clean => Start::Clean(snapshot),
@@ -691,13 +727,6 @@ fn open<M: Medium>(
         return Ok((found, start, false));
     }
     let mut opened = Superblock { clean: false, snapshot: None, ..identify(&found, backing, domain)? };
-    if !found.clean {
-        // By the domain in which it was left, whatever domain it is opened in.
-        match check_survival(&found, &identify(&found, backing, found.left_in())?, backing.path()) {
-            Err(error) if !options.accept_dirty_shutdown => return Err(error),
-            survival => flaws.extend(survival.err()),
-        }
-    }
     // For whoever opens it later, as it stays what it is.
     opened.features_compatible |= if flaws.is_empty() { 0 } else { ACCEPTED };
     // Space that a process took while growing the pool, before it died, has holes, and is not part of the pool.

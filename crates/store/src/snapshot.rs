@@ -308,7 +308,9 @@ impl<M: Listed> Store<M> {
     /// # Errors
     /// A store that was closed, or whose memory failed: it cannot give a timestamp.
     pub fn snapshot(&self) -> Result<Snapshot<M>, Error> {
-        self.shared.pool.writable()?;
+        if !self.shared.pool.is_read_only() {
+            self.shared.pool.writable()?;
+        }
         Ok(Snapshot::begin(&self.shared))
     }
 }

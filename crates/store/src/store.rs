@@ -283,6 +283,33 @@ impl Store<Hardware> {
         Self::in_file(Pool::open(path.as_ref(), &options.pool())?, &options)
     }
 
+    /// Opens the store in the existing pool file at `path` to read it, which takes no permission to write, and changes nothing: a store that was not closed is
+    /// recovered in memory only, each time. Any number of processes may read a pool so, but none may have it open to write meanwhile. Writes are refused.
+    ///
+    /// Of the options, those about recovery and time count.
+    ///
+    /// ```
+    /// # let directory = tempfile::tempdir()?;
+    /// # let path = directory.path().join("users.pool");
+    /// # let store = everleaf::Store::open(&path, everleaf::Options::default())?;
+    /// # store.namespace("users")?.put(b"ada", b"1815")?;
+    /// # store.close()?;
+    /// let store = everleaf::Store::open_read_only(&path, everleaf::Options::default())?;
+    /// let users = store.namespace("users")?;
+    /// assert_eq!(users.get(b"ada")?.as_deref(), Some(&b"1815"[..]));
+    /// assert!(users.put(b"ada", b"1852").is_err());
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Store::open_existing`].
+    pub fn open_read_only(path: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
+        let pool = Pool::open_read_only(path.as_ref(), options.accept_dirty_shutdown)?;
+        let store = Self::on(pool, &Options { keeps_house: false, ..options })?;
+        store.shared.pool.only_read();
+        Ok(store)
+    }
+
     /// [`Store::on`]. If that fails, a pool that was closed is closed again: nothing has happened to it.
     fn in_file(pool: Arc<Pool>, options: &Options) -> Result<Self, Error> {
         let was_closed = pool.info().found == everleaf_pmem::Found::Clean && !pool.needs_recovery();
@@ -429,6 +456,9 @@ impl<M: Listed> Store<M> {
     }
 
     fn shut_down(&self) -> Result<(), Error> {
+        if self.shared.pool.is_read_only() {
+            return Ok(());
+        }
         let _loading = schedule::lock(&self.shared.loading);
         loop {
             self.shared.writable()?;

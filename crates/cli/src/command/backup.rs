@@ -1,7 +1,7 @@
 //! `everleaf backup`: all of a pool in a file, as of one moment. A server makes backups of its own pool: BGSAVE.
 
 use crate::failure::Failure;
-use crate::options::PoolArguments;
+use crate::options::FileArguments;
 use crate::transfer::{self, Transfer};
 use clap::Args;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    pool: PoolArguments,
+    pool: FileArguments,
     /// The file of the backup, which gets this name when it is complete; - is standard output
     file: PathBuf,
     /// Print the outcome as JSON

@@ -1,8 +1,8 @@
-//! `everleaf check`: reads everything and looks for damage. As at every opening, a pool that was not closed is recovered first.
+//! `everleaf check`: reads everything and looks for damage. A pool that was not closed is recovered first, in memory.
 
 use crate::failure::Failure;
 use crate::interrupt::go_on;
-use crate::options::PoolArguments;
+use crate::options::FileArguments;
 use crate::output::{Output, damages_as_json};
 use crate::text;
 use crate::transfer::Transfer;
@@ -16,7 +16,7 @@ const REMEDY: &str = "`everleaf repair` makes a new pool of what can be read, `e
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    pool: PoolArguments,
+    pool: FileArguments,
     /// Print JSON
     #[arg(long)]
     json: bool,

@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     pool: PoolArguments,
     /// Have a server compact its pool, while clients read and write, instead of writing an unused one anew
-    #[arg(long, conflicts_with = "PoolArguments")]
+    #[arg(long, conflicts_with_all = ["FileArguments", "size_max", "domain", "prefault"])]
     online: bool,
     #[command(flatten)]
     server: ServerArguments,
@@ -40,11 +40,11 @@ impl Arguments {
         self.server.expect_none("--online")?;
         let transfer = Transfer::begin();
         interrupt::hold()?;
-        let done = everleaf::compact(&self.pool.pool, self.pool.store_options(), |passed, expected| {
+        let done = everleaf::compact(&self.pool.file.pool, self.pool.store_options(), |passed, expected| {
             transfer.show(passed, expected);
             interrupt::go_on()
         });
-        let done = done.map_err(transfer::failure(&self.pool.pool))?;
+        let done = done.map_err(transfer::failure(&self.pool.file.pool))?;
         let time = transfer.end();
         let mut out = Output::new();
         if self.json {

@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
 impl Arguments {
     pub(crate) fn run(self) -> Result<(), Failure> {
         // An existing pool is an error here, where every other command would open it.
-        let store = Store::on(Pool::create(&self.pool.pool, &self.pool.store_options().pool())?, &Options::default())?;
+        let store = Store::on(Pool::create(&self.pool.file.pool, &self.pool.store_options().pool())?, &Options::default())?;
         let info = store.pool().info();
         let uuid = format!("{:032x}", info.uuid);
         store.close().map_err(everleaf::Error::from)?;
@@ -29,9 +29,9 @@ impl Arguments {
         match self.json {
             true => {
                 let said = json!({ "uuid": uuid, "size": info.size, "domain": info.domain.map(|domain| domain.name()) });
-                out.json(&text::with_pool(said, &self.pool.pool))?;
+                out.json(&text::with_pool(said, &self.pool.file.pool))?;
             }
-            false => out.line(format!("created {}, {}, UUID {uuid}", self.pool.pool.display(), text::size(info.size)))?,
+            false => out.line(format!("created {}, {}, UUID {uuid}", self.pool.file.pool.display(), text::size(info.size)))?,
         }
         out.flush()
     }

@@ -3,7 +3,7 @@
 use crate::entry;
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::options::{PoolArguments, expect_namespace};
+use crate::options::{FileArguments, expect_namespace};
 use crate::output::Output;
 use clap::Args;
 use everleaf::{Cursor, Direction, Namespace};
@@ -13,7 +13,7 @@ use std::ops::{Bound, ControlFlow};
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    pool: PoolArguments,
+    pool: FileArguments,
     /// Only this namespace; by default all
     #[arg(long, short, value_name = "NAME")]
     namespace: Option<String>,

@@ -1,7 +1,7 @@
 //! `everleaf export`: a pool, or some of its namespaces, as a stream.
 
 use crate::failure::Failure;
-use crate::options::{PoolArguments, expect_namespace};
+use crate::options::{FileArguments, expect_namespace};
 use crate::transfer::{self, Transfer};
 use clap::Args;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    pool: PoolArguments,
+    pool: FileArguments,
     /// The file, which gets this name when it is complete; - is standard output
     file: PathBuf,
     /// Only this namespace (repeatable); by default all

@@ -2,7 +2,7 @@
 
 use crate::entry;
 use crate::failure::Failure;
-use crate::options::{NamespaceArgument, PoolArguments};
+use crate::options::{FileArguments, NamespaceArgument};
 use crate::output::Output;
 use clap::Args;
 use everleaf::Entry;
@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    pool: PoolArguments,
+    pool: FileArguments,
     #[command(flatten)]
     namespace: NamespaceArgument,
     /// Print JSON

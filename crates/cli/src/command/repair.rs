@@ -31,7 +31,7 @@ impl Arguments {
             progress.set_message(format!("{} entries", text::count(taken)));
             interrupt::go_on()
         };
-        let salvaged = everleaf::repair(&self.pool.pool, &self.to, self.pool.store_options(), watch).map_err(transfer::failure(&self.to))?;
+        let salvaged = everleaf::repair(&self.pool.file.pool, &self.to, self.pool.store_options(), watch).map_err(transfer::failure(&self.to))?;
         progress.finish_and_clear();
         let mut out = Output::new();
         if self.json {

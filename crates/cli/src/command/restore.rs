@@ -23,7 +23,7 @@ impl Arguments {
         let transfer = Transfer::begin();
         let input = transfer::open(&self.file)?;
         interrupt::hold()?;
-        let passed = everleaf::restore(&self.pool.pool, self.pool.store_options(), input, |passed, origin| {
+        let passed = everleaf::restore(&self.pool.file.pool, self.pool.store_options(), input, |passed, origin| {
             transfer.show(passed, origin.entries_expected);
             interrupt::go_on()
         });

@@ -3,7 +3,7 @@
 use crate::entry;
 use crate::failure::Failure;
 use crate::interrupt;
-use crate::options::{NamespaceArgument, PoolArguments};
+use crate::options::{FileArguments, NamespaceArgument};
 use crate::output::Output;
 use crate::text;
 use clap::Args;
@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    pool: PoolArguments,
+    pool: FileArguments,
     #[command(flatten)]
     namespace: NamespaceArgument,
     /// Lowest key (included)

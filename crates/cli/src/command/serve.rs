@@ -100,7 +100,7 @@ impl Arguments {
         if is_open_to_all(&config) {
             tell(format_args!("no password: whoever reaches {} can read and write everything; set one by --password-file", config.address));
         }
-        self.backup.iter().try_for_each(|backup| check_backup(backup, &self.pool.pool))?;
+        self.backup.iter().try_for_each(|backup| check_backup(backup, &self.pool.file.pool))?;
         // First: if a port is taken, no pool is created or recovered.
         let listener = Listener::bind(&config)?;
         let start = Instant::now();
@@ -115,9 +115,9 @@ impl Arguments {
         };
         served?;
         closed?;
-        match self.pool.pool.exists() {
+        match self.pool.file.pool.exists() {
             true => tell("stopped, the pool is closed"),
-            false => tell(format_args!("stopped, and {} is gone: somebody has removed or renamed it meanwhile", self.pool.pool.display())),
+            false => tell(format_args!("stopped, and {} is gone: somebody has removed or renamed it meanwhile", self.pool.file.pool.display())),
         }
         Ok(())
     }

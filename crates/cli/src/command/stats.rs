@@ -1,12 +1,12 @@
 //! `everleaf stats`: statistics of a pool; with `--watch`, repeatedly those of a running server.
 
 use crate::failure::Failure;
-use crate::options::PoolArguments;
+use crate::options::FileArguments;
 use crate::output::Output;
 use crate::server::{Info, ServerArguments};
 use crate::text;
 use clap::Args;
-use everleaf::{Fill, Stats};
+use everleaf::Stats;
 use serde_json::{Map, Value, json};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,9 +19,9 @@ const NEAR_LIMIT: &str = ", near its limit";
 #[derive(Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    pool: PoolArguments,
-    /// Watch a server; without this, the pool is opened, so nothing else may have it open
-    #[arg(long, conflicts_with = "PoolArguments")]
+    pool: FileArguments,
+    /// Watch a server; without this, the pool is read, so nothing may have it open to write
+    #[arg(long, conflicts_with = "FileArguments")]
     watch: bool,
     #[command(flatten)]
     server: ServerArguments,
@@ -46,20 +46,13 @@ impl Arguments {
     }
 
     fn look(&self) -> Result<(), Failure> {
-        let (stats, fill) = self.pool.with_store(|store| Ok((store.stats(), store.fill())))?;
+        let (stats, used) = self.pool.with_store(|store| Ok((store.stats(), store.fill().used)))?;
         let mut out = Output::new();
         if self.json {
-            out.json(&as_json(&stats, fill))?;
+            out.json(&as_json(&stats, used))?;
             return out.flush();
         }
-        out.line(format!(
-            "pool {}: {} of at most {}, {} in use{}",
-            self.pool.pool.display(),
-            text::size(stats.pool.size),
-            text::size(fill.limit),
-            text::size(fill.used),
-            if fill.is_near_limit() { NEAR_LIMIT } else { "" }
-        ))?;
+        out.line(format!("pool {}: {}, {} in use", self.pool.pool.display(), text::size(stats.pool.size), text::size(used)))?;
         for space in &stats.namespaces {
             out.line(format!(
                 "namespace {}: {} keys in {}, {} leaves, {} in all, in {} levels",
@@ -102,7 +95,7 @@ impl Arguments {
     }
 }
 
-fn as_json(stats: &Stats, fill: Fill) -> Value {
+fn as_json(stats: &Stats, used: usize) -> Value {
     let namespaces: Vec<_> = stats
         .namespaces
         .iter()
@@ -112,10 +105,7 @@ fn as_json(stats: &Stats, fill: Fill) -> Value {
             })
         })
         .collect();
-    json!({
-        "size": stats.pool.size, "size_max": stats.pool.size_max, "used": fill.used, "limit": fill.limit, "is_near_limit": fill.is_near_limit(),
-        "namespaces": namespaces,
-    })
+    json!({ "size": stats.pool.size, "used": used, "namespaces": namespaces })
 }
 
 impl Info {

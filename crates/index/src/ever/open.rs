@@ -6,7 +6,7 @@ use super::leaf::{Descriptor, Fingerprints, Leaf, Slot};
 use super::{Ever, Known, Root};
 use crate::counter::Counter;
 use crate::image;
-use crate::latch::{check_apart, until_done};
+use crate::latch::{Locked, check_apart, until_done};
 use crate::registry::{Recovery, find_root, kind_of};
 use crate::selective::leaf;
 use crate::selective::leaf::Placed;
@@ -224,16 +224,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(stats)
     }
 
-    /// See [`OrderedIndex::bulk_load`](crate::OrderedIndex::bulk_load).
-    pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
-        self.read_rest();
-        let not_empty = || Error::NotEmpty { keys: self.known.keys.get() };
-        merge_all(&self.leaves, &self.known.keys, || merge_each(&self.leaves, &self.router, |key: &K| _ = self.merge(key, Direction::Forward)));
-        if self.leaves.get() > 1 || self.known.keys.get() > 0 {
-            return Err(not_empty());
-        }
-        // Before anything is latched: the entries may be slow to come.
-        let Some(chain) = Chain::<K, M, LINES, LEAVES>::build(&self.pool, entries, fill)? else { return Ok(()) };
+    /// Locks the only leaf of an index without keys; `None` if there are keys or leaves that could not be merged.
+    fn lock_only(&self) -> Option<(Number, Locked<'_>)> {
         let (only, lock) = until_done(|| {
             let route = self.router.find(Target::At(K::LOWEST))?;
             let latch = self.leaf(route.leaf)?.1.latch();
@@ -243,10 +235,23 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             Ok((route.leaf, latch.lock_from(version)?))
         });
         let is_only = self.router.fences_of(K::LOWEST).high.is_none();
-        if !is_only || self.leaf(only).is_ok_and(|(_, descriptor)| descriptor.occupied::<LINES>(Wide::get()) != 0) {
-            lock.release_unchanged();
-            return Err(not_empty());
+        if is_only && self.leaf(only).is_ok_and(|(_, descriptor)| descriptor.occupied::<LINES>(Wide::get()) == 0) {
+            return Some((only, lock));
         }
+        lock.release_unchanged();
+        None
+    }
+
+    /// See [`OrderedIndex::bulk_load`](crate::OrderedIndex::bulk_load).
+    pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
+        self.read_rest();
+        let not_empty = || Error::NotEmpty { keys: self.known.keys.get() };
+        merge_all(&self.leaves, &self.known.keys, || merge_each(&self.leaves, &self.router, |key: &K| _ = self.merge(key, Direction::Forward)));
+        // Locked and released: what another thread is writing there is durable by then. The number of keys says nothing of that.
+        self.lock_only().ok_or_else(not_empty)?.1.release_unchanged();
+        // Before anything is latched: the entries may be slow to come.
+        let Some(chain) = Chain::<K, M, LINES, LEAVES>::build(&self.pool, entries, fill)? else { return Ok(()) };
+        let (only, lock) = self.lock_only().ok_or_else(not_empty)?;
         let Chain { extents, bottom, lows, fences, fingerprints, count } = chain;
         let before = self.directory.entry(&self.pool, only);
         let Some(generation) = before.next_generation() else {

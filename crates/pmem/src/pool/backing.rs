@@ -48,6 +48,11 @@ impl Backing {
         }
     }
 
+    /// Whether stores stay in this process.
+    pub(super) fn is_private(&self) -> bool {
+        matches!(self, Self::File(mapping) if mapping.sharing() == Sharing::Private)
+    }
+
     /// Copies words past the mapping, if this is a file in the page cache, where both are the same memory.
     ///
     /// # Errors
@@ -89,7 +94,7 @@ impl Backing {
     /// room for them, and as little as possible if space is scarce.
     pub(super) fn make_room(&self, size: usize, wanted: usize, step: usize, slab_size: usize, size_max: usize) -> Result<usize, Error> {
         let no_space = |limit| Error::NoSpace { wanted, size, size_max, limit };
-        let room = size_max.saturating_sub(size) & !(slab_size - 1);
+        let room = if self.is_private() { 0 } else { size_max.saturating_sub(size) & !(slab_size - 1) };
         let least = wanted.checked_next_multiple_of(slab_size).filter(|least| *least <= room).ok_or_else(|| no_space(Limit::SizeMax))?;
         let step = match self {
             Self::File(mapping) if mapping.has_huge_pages() => step.min(STEP_MIN),
@@ -247,8 +252,9 @@ impl Backing {
     /// does not change meanwhile.
     pub(super) fn user(&self, mode: Mode) -> Option<Option<u32>> {
         match self {
-            Self::Memory(_) => None,
-            Self::File(mapping) => user_of(mapping.file(), mode == Mode::Salvage),
+            Self::File(mapping) if mode != Mode::Read => user_of(mapping.file(), mode == Mode::Salvage),
+            // It is locked.
+            Self::File(_) | Self::Memory(_) => None,
         }
     }
 
@@ -336,10 +342,10 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
     }
     let io_error = |action| move |source| Error::Io { action, path: path.to_owned(), source };
     let mut file = open_file(path, mode)?;
-    if !looks {
+    if !looks || mode == Mode::Read {
         // While this waited for the lock, its owner may have replaced the file by another; nobody would find this one again (`everleaf compact`).
         for attempt in 0.. {
-            lock(&file).map_err(|error| match error {
+            lock(&file, looks).map_err(|error| match error {
                 std::fs::TryLockError::WouldBlock => Error::Locked { path: path.to_owned(), owner: owner_of_lock(&file) },
                 std::fs::TryLockError::Error(source) => io_error("lock")(source),
             })?;
@@ -357,7 +363,7 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
         return Err(io_error("open")(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
     }
     let length = metadata.len();
-    if length == 0 && matches!(mode, Mode::Open | Mode::Inspect | Mode::Salvage) {
+    if length == 0 && !matches!(mode, Mode::Create | Mode::OpenOrCreate) {
         return Err(Error::Unfinished { path: path.to_owned() });
     }
     if length > 0 && length < size_of::<Header>() as u64 {
@@ -376,7 +382,7 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
         mapping.continue_with_zeroes()?;
     }
     // On a disk, reading a hole takes no space. A process that uses the pool fills holes, and that must remain visible.
-    if looks && mapping.is_tmpfs() && user_of(mapping.file(), false).is_none() {
+    if looks && mapping.is_tmpfs() && (mode == Mode::Read || user_of(mapping.file(), false).is_none()) {
         mapping.cover_holes()?;
     }
     Ok(mapping)
@@ -400,21 +406,22 @@ fn open_file(path: &Path, mode: Mode) -> Result<File, Error> {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !looks && mode != Mode::Open => {
             Error::Io { action: "create", path: path.to_owned(), source }
         }
-        io::ErrorKind::NotFound if matches!(mode, Mode::Open | Mode::Inspect | Mode::Salvage) => Error::NoPool { path: path.to_owned() },
+        io::ErrorKind::NotFound if !matches!(mode, Mode::Create | Mode::OpenOrCreate) => Error::NoPool { path: path.to_owned() },
         _ => Error::Io { action: "open", path: path.to_owned(), source },
     })
 }
 
-/// Locks the file for this process, or finds it locked. A killed process keeps its lock until the system has freed its memory, and a child between fork and
-/// exec holds its parent's, so the lock is retried for a moment before it counts as taken.
-pub(crate) fn lock(file: &File) -> Result<(), std::fs::TryLockError> {
+/// Locks the file for this process, or for all that only read it, or finds it locked. A killed process keeps its lock until the system has freed its memory,
+/// and a child between fork and exec holds its parent's, so the lock is retried for a moment before it counts as taken.
+pub(crate) fn lock(file: &File, is_shared: bool) -> Result<(), std::fs::TryLockError> {
+    let attempt = || if is_shared { file.try_lock_shared() } else { file.try_lock() };
     for _ in 0..LOCK_ATTEMPTS {
-        match file.try_lock() {
+        match attempt() {
             Err(std::fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
             result => return result,
         }
     }
-    file.try_lock()
+    attempt()
 }
 
 /// Half a second in total.
