@@ -37,7 +37,7 @@ pub struct Config {
     pub handshake_patience: Duration,
     /// How long a graceful stop waits for clients to take their replies. Default 5 s.
     pub stop_patience: Duration,
-    /// Called with a line of text for errors that no client is told of: in a background backup, or a compaction. Default: does nothing.
+    /// Called with a line of text for errors that no client is told of: in a background backup, in a compaction, in new files for TLS. Default: does nothing.
     pub log: fn(&str),
 }
 
@@ -64,7 +64,7 @@ impl Default for Config {
     }
 }
 
-/// Ports with TLS, and what it needs. The files, all in PEM, are read when the server begins to listen, and not again.
+/// Ports with TLS, and what it needs. The files, all in PEM, are read when the server begins to listen, and again when they have changed.
 #[derive(Clone, Debug, Default)]
 pub struct Tls {
     /// TCP port; 0 takes a free one. Default: none.

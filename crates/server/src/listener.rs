@@ -8,10 +8,9 @@ use crate::config::Config;
 use crate::conversation::Dialect;
 use crate::server::Error;
 use crate::socket::{Address, Socket};
-use crate::tls::{Session, load};
+use crate::tls::{Credentials, Session};
 use mio::event::Source;
 use mio::net::{TcpListener, UnixListener};
-use rustls::ServerConfig;
 use socket2::{Domain, SockAddr, Type};
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
@@ -34,7 +33,7 @@ pub(crate) struct Bound {
     pub(crate) dialect: Dialect,
     pub(crate) address: Address,
     /// What the sessions of its clients share, if it is for TLS.
-    tls: Option<Arc<ServerConfig>>,
+    tls: Option<Arc<Credentials>>,
 }
 
 enum Listening {
@@ -49,7 +48,7 @@ impl Listener {
     /// It cannot listen there, or a file for TLS cannot be used.
     pub fn bind(config: &Config) -> Result<Self, Error> {
         let mut bound = Vec::new();
-        let sessions = config.tls.as_ref().map(load).transpose()?;
+        let sessions = config.tls.as_ref().map(|tls| Credentials::new(tls, config.log)).transpose()?.map(Arc::new);
         let (tls_port, memcached_tls_port) = config.tls.as_ref().map_or((None, None), |tls| (tls.port, tls.memcached_port));
         let ports = [
             (config.port, Dialect::Redis, None),
@@ -82,7 +81,7 @@ impl Listener {
 
 impl Bound {
     /// Like [`TcpListener::bind`], which lets only few clients wait.
-    pub(crate) fn to(address: SocketAddr, dialect: Dialect, tls: Option<Arc<ServerConfig>>) -> io::Result<Self> {
+    pub(crate) fn to(address: SocketAddr, dialect: Dialect, tls: Option<Arc<Credentials>>) -> io::Result<Self> {
         let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), None)?;
         socket.set_reuse_address(true)?;
         socket.bind(&address.into())?;
@@ -108,7 +107,7 @@ impl Bound {
                 let (socket, address) = socket.accept()?;
                 let socket = match &self.tls {
                     None => Socket::Tcp(socket),
-                    Some(config) => Socket::Tls(Box::new(Session::new(socket, config.clone())?)),
+                    Some(credentials) => Socket::Tls(Box::new(Session::new(socket, credentials.current())?)),
                 };
                 (socket, Address::Ip(address))
             }

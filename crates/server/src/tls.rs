@@ -23,6 +23,7 @@
 use crate::config::Tls;
 use crate::server::Error;
 use mio::net::TcpStream;
+use parking_lot::Mutex;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -31,8 +32,10 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Bytes of replies that are encrypted together: four records, which one call hands to the system.
 const PIECE_SIZE_MAX: usize = 64 * 1024;
@@ -174,11 +177,69 @@ impl Read for Emptied<'_> {
     }
 }
 
+/// What sessions begin with. Its files are read again when they have changed: certificates are renewed every few weeks, and nobody should have to restart the
+/// server for that. Sessions that have begun go on as they are.
+pub(crate) struct Credentials {
+    files: Tls,
+    log: fn(&str),
+    current: Mutex<Current>,
+}
+
+struct Current {
+    config: Arc<ServerConfig>,
+    /// The files that it was made of, or those that could not be used since.
+    stamps: Vec<Stamp>,
+    /// When they were looked at last.
+    looked: Instant,
+}
+
+/// Device, number, size, and time of the last change of a file; `None` if there is none.
+type Stamp = Option<(u64, u64, u64, i64, i64)>;
+
+/// How long files are believed to be as they were.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Credentials {
+    /// # Errors
+    /// A file cannot be used.
+    pub(crate) fn new(tls: &Tls, log: fn(&str)) -> Result<Self, Error> {
+        // In this order: what changes meanwhile is read again.
+        let (looked, stamps) = (Instant::now(), stamps(tls));
+        Ok(Self { current: Mutex::new(Current { config: load(tls)?, stamps, looked }), files: tls.clone(), log })
+    }
+
+    /// For the next session.
+    pub(crate) fn current(&self) -> Arc<ServerConfig> {
+        let mut current = self.current.lock();
+        if current.looked.elapsed() >= LOOK_INTERVAL {
+            current.looked = Instant::now();
+            let stamps = stamps(&self.files);
+            if stamps != current.stamps {
+                current.stamps = stamps;
+                match load(&self.files) {
+                    Ok(config) => current.config = config,
+                    // Perhaps only some of them have been replaced so far.
+                    Err(error) => (self.log)(&format!("{error}; sessions begin with the former certificate until the files are replaced")),
+                }
+            }
+        }
+        current.config.clone()
+    }
+}
+
+fn stamps(tls: &Tls) -> Vec<Stamp> {
+    let stamp = |path: &PathBuf| {
+        let found = fs::metadata(path).ok()?;
+        Some((found.dev(), found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
+    };
+    [&tls.certificate, &tls.key].into_iter().chain(&tls.authority).map(stamp).collect()
+}
+
 /// Reads the files that `tls` names, and checks that they fit together.
 ///
 /// # Errors
 /// One of them cannot be used.
-pub(crate) fn load(tls: &Tls) -> Result<Arc<ServerConfig>, Error> {
+fn load(tls: &Tls) -> Result<Arc<ServerConfig>, Error> {
     let provider = Arc::new(ring::default_provider());
     let fail = |path: &Path, what: String| Error::Tls { path: path.to_owned(), what };
     let chain = certificates(&tls.certificate)?;

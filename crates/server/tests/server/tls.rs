@@ -11,7 +11,7 @@ use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -361,4 +361,38 @@ fn files_that_do_not_fit_are_named() {
     expect(refusal(&Tls { certificate: strange.clone(), ..good.clone() }), &strange, "does not go with the key");
     expect(refusal(&Tls { authority: Some(strange.clone()), ..good.clone() }), &strange, "no authority");
     expect(refusal(&Tls { key: other_key.clone(), ..good.clone() }), &other_key, "does not go with the key");
+}
+
+/// A renewed certificate is shown to new clients; files that do not go together, as while they are replaced, change nothing.
+#[test]
+fn a_new_certificate_needs_no_restart() {
+    static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let authority = Authority::new();
+    let config = Config { log: |line| LOGGED.lock().unwrap().push(line.into()), ..authority.config() };
+    let server = Running::with(config);
+    let shown = |client: &StreamOwned<ClientConnection, TcpStream>| client.conn.peer_certificates().unwrap()[0].to_vec();
+    let mut first = authority.connect(server.tls);
+    first.says(b"PING\r\n", b"+PONG\r\n");
+    let former = shown(&first);
+    for round in 0..2 {
+        fs::write(authority.path("key.pem"), KeyPair::generate().unwrap().serialize_pem()).unwrap();
+        while LOGGED.lock().unwrap().len() == round {
+            let mut client = authority.connect(server.tls);
+            client.says(b"PING\r\n", b"+PONG\r\n");
+            assert_eq!(shown(&client), former);
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+    let logged = LOGGED.lock().unwrap().clone();
+    assert!(logged.iter().all(|line| line.contains("does not go with the key") && line.contains("former certificate")), "{logged:?}");
+    authority.tls();
+    loop {
+        let mut client = authority.connect(server.tls);
+        client.says(b"PING\r\n", b"+PONG\r\n");
+        if shown(&client) != former {
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    first.says(b"PING\r\n", b"+PONG\r\n");
 }
