@@ -121,6 +121,11 @@ impl Cursor {
         self.is_over = true;
     }
 
+    /// The same rest of the range, from the end at which a walk in that direction begins.
+    pub(crate) fn turned(self, direction: Direction) -> Self {
+        if self.direction == direction { self } else { Self { from: self.to, to: self.from, direction, ..self } }
+    }
+
     /// The rest of the range: a lower and an upper bound.
     pub(crate) fn rest(&self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
         self.between(self.to.clone())

@@ -26,6 +26,25 @@
 //! # }
 //! ```
 //!
+//! Keys are ordered. [`Namespace::range`], [`Namespace::iter`] and [`Namespace::iter_prefix`] return iterators, here and for snapshots and transactions:
+//!
+//! ```
+//! # fn main() -> Result<(), everleaf::Error> {
+//! # let store = everleaf::Store::anonymous(everleaf::Options { size_max: 64 << 20, ..Default::default() })?;
+//! # let users = store.namespace("users")?;
+//! # users.put(b"ada", b"1815")?;
+//! # users.put(b"grace", b"1906")?;
+//! # users.put(b"lovelace", b"1815")?;
+//! for entry in users.range("a".."h") {
+//!     let (name, born) = entry?;
+//!     println!("{}: {}", name.escape_ascii(), born.escape_ascii());
+//! }
+//! let last = users.iter().next_back().transpose()?;
+//! assert_eq!(last, Some((b"lovelace".to_vec(), b"1815".to_vec())));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! A [`Snapshot`] shows the store as of a moment, unchanged by later writes, until it is dropped. A [`Transaction`] reads from a snapshot, sees its own writes,
 //! and commits all of them, or none if there is a conflict:
 //!
@@ -69,6 +88,7 @@ mod import;
 mod load;
 mod merge;
 mod namespace;
+mod range;
 mod reads;
 mod recovery;
 mod room;
@@ -105,6 +125,7 @@ pub use group::Act;
 pub use import::{Import, check_stream, restore};
 pub use merge::{Merge, Operator};
 pub use namespace::{Change, Entry, Found, Namespace};
+pub use range::Range;
 pub use salvage::{LOST_AND_FOUND, Salvaged};
 pub use shrink::Shrunk;
 pub use snapshot::Snapshot;

@@ -14,6 +14,7 @@ mod large;
 mod model;
 mod operations;
 mod proof;
+mod ranges;
 mod read_only;
 mod shrink;
 mod stream;
