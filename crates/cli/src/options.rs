@@ -16,7 +16,7 @@ pub(crate) struct FileArguments {
     /// The pool file
     #[arg(long, default_value = "everleaf.pool", value_name = "PATH")]
     pub(crate) pool: PathBuf,
-    /// Open the pool even if a machine failure may have torn it or its journal is missing, to save what can be saved; no effect on a new pool
+    /// Open the pool even if a machine failure may have torn it or its journal is missing, to save what can be saved
     #[arg(long)]
     pub(crate) accept_dirty_shutdown: bool,
 }

@@ -17,8 +17,9 @@
 //! 2. `image` := 0, persist, before anything changes: no later opening finds outdated data.
 //! 3. The block is given back; if the pool is recovered, it is free because it is unreachable.
 //!
-//! A sound image that contradicts the pool is an error of the opening that has taken it, and of no other. One of the two is damaged, and it is unknown which. A
-//! user that has seen this error, and opens the pool again nonetheless, gets what the leaves say, as after a crash: the leaves hold the data.
+//! A sound image that contradicts the pool is an error of the opening that has taken it, and of no later one that writes: whoever only reads a pool takes the
+//! image from a copy. One of the two is damaged, and it is unknown which. A user that has seen this error, and opens the pool again nonetheless, to write, gets
+//! what the leaves say, as after a crash: the leaves hold the data.
 
 use crate::Error;
 use everleaf_pmem::{Medium, Off, Pool, WORD, Word};
@@ -52,7 +53,7 @@ pub(crate) fn leave<M: Medium>(pool: &Pool<M>, slot: &Word, content: &[u64]) -> 
 /// Returns the content of the image that `slot` links, if there is one and it is sound, and gives the image up, durably. It counts only if the pool has been
 /// closed since it was written.
 pub(crate) fn take<M: Medium>(pool: &Pool<M>, slot: &Word, has_been_closed: bool) -> Option<Vec<u64>> {
-    // A read-only opening changes nothing.
+    // Who looks at a pool changes nothing.
     if slot.get() == 0 || pool.writable().is_err() {
         return None;
     }
@@ -68,8 +69,7 @@ pub(crate) fn take<M: Medium>(pool: &Pool<M>, slot: &Word, has_been_closed: bool
     content
 }
 
-/// Offset and size in bytes of the image that `slot` links, if there is one and it is sound. Only a read-only opening finds one, since it does not take the
-/// image.
+/// Offset and size in bytes of the image that `slot` links, if there is one and it is sound. Only who looks at a pool finds one, without taking it.
 pub(crate) fn block<M: Medium>(pool: &Pool<M>, slot: &Word) -> Option<(u64, usize)> {
     let block = Off::<Word>::from_link(slot.get()).ok()?;
     let content = read(pool, block)?;

@@ -139,6 +139,12 @@ pub enum Error {
         /// Which process, where the system tells.
         owner: Option<u32>,
     },
+    /// The pool was opened to be read, or looked at.
+    #[error("{path} was opened only to be read; open it to write", path = path.display())]
+    OnlyRead {
+        /// The file.
+        path: PathBuf,
+    },
     /// The pool may not be written.
     #[error("{path} cannot be written; give this process permission to, or only read the pool", path = path.display())]
     ReadOnly {
@@ -214,7 +220,9 @@ pub enum Error {
         size_max: usize,
     },
     /// Address space or memory was refused.
-    #[error("the system does not map {wanted} bytes: {source}; if it is short of address space, open with a smaller --size-max, or raise `ulimit -v`")]
+    #[error(
+        "the system does not map {wanted} bytes: {source}; if it is short of address space, raise `ulimit -v`, or, to write, open with a smaller --size-max"
+    )]
     AddressSpace {
         /// Size wanted, in bytes.
         wanted: usize,

@@ -24,17 +24,19 @@ use crate::{Error, WORD, files};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The page size that layouts rely on; the machine's own may be larger.
 pub(crate) const PAGE: usize = 4096;
 
 /// Maximum number of holes of a file that are covered for a reader. Each takes two of the mappings that the system allows a process, usually 65,530.
-const HOLES_COVERED_MAX: usize = 1 << 14;
+const HOLES_COVERED_MAX: usize = if cfg!(test) { 2 } else { 1 << 14 };
+/// Words that are copied at once from a file with more holes.
+const PIECE: usize = 1 << 17;
 
 /// Zeroed memory of this process, which outlives the pools made in it: for tests, for measuring, and for stores that need not last.
 ///
@@ -245,21 +247,41 @@ impl Mapping {
     }
 
     /// Maps zeroes over the holes of the file: reading one allocates space of a tmpfs, and if there is none the system ends the process. Later writes of other
-    /// processes there are not seen. If there are more holes than [`HOLES_COVERED_MAX`], or than the system maps, those at the end stay.
+    /// processes there are not seen. If there are more holes than [`HOLES_COVERED_MAX`], or than the system maps, the rest of the file is copied.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`], [`Error::AddressSpace`].
     pub(crate) fn cover_holes(&mut self) -> Result<(), Error> {
         let (length, mut at) = (self.file_length()?.min(self.size as u64), 0);
         for _ in 0..HOLES_COVERED_MAX {
-            let Some(hole) = self.next_hole(at, length)? else { break };
-            at = hole.end;
+            let Some(hole) = self.next_hole(at, length)? else { return Ok(()) };
             // A tmpfs has holes of whole pages; the last one may include part of the page in which the file ends.
-            let end = if at == length { at.next_multiple_of(PAGE as u64) } else { at };
+            let end = if hole.end == length { length.next_multiple_of(PAGE as u64) } else { hole.end };
             // A process has a limit of mappings: without this one, everything is as before.
             if self.put_zeroes(hole.start as usize..end as usize).is_err() {
                 break;
             }
+            at = hole.end;
+        }
+        if self.next_hole(at, length)?.is_some() { self.copy(at, length) } else { Ok(()) }
+    }
+
+    /// Puts a copy of the bytes `at..length`, where the file ends, in the place of what is mapped: reading a hole past the mapping takes no space. `at` is a
+    /// multiple of a page.
+    fn copy(&mut self, mut at: u64, length: u64) -> Result<(), Error> {
+        self.put_zeroes(at as usize..length.next_multiple_of(PAGE as u64) as usize)?;
+        let mut piece = vec![0; PIECE];
+        while at < length {
+            let hole = self.next_hole(at, length)?.unwrap_or(length..length);
+            while at < hole.start {
+                let count = (hole.start - at).min((PIECE * WORD) as u64) as usize;
+                // The last word may end behind the file.
+                piece[(count - 1) / WORD] = 0;
+                self.file.read_exact_at(&mut bytemuck::cast_slice_mut(&mut piece)[..count], at).map_err(|error| self.error("read", error))?;
+                self.words(at as usize, count.div_ceil(WORD)).iter().zip(&piece).for_each(|(to, word)| to.store(*word, Ordering::Relaxed));
+                at += count as u64;
+            }
+            at = hole.end;
         }
         Ok(())
     }
@@ -550,4 +572,34 @@ pub(crate) fn available(file: &File) -> Option<u64> {
 /// What `fallocate` does, as far as possible on file systems that lack it: existing content of the file stays as it is.
 fn extend_with_zeroes(file: &File, from: u64, to: u64) -> io::Result<()> {
     files::write_zeroes(file, from.max(file.metadata()?.len()), to)
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    /// Regression: behind so many holes, readers took space of a tmpfs, or were ended where it had none.
+    #[test]
+    fn a_file_with_more_holes_than_are_covered_is_read_without_taking_space() {
+        let shared = Path::new("/dev/shm");
+        let directory = if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() }.unwrap();
+        let path = directory.path().join("file");
+        let file = File::create_new(&path).unwrap();
+        // Some of the data behind the holes that are covered is longer than a piece of the copy, and the end is within a word.
+        let parts = [(1, 9), (3, 4096), (5, 4096), (8, 3 * PIECE * WORD / 2), (500, 4096), (600, 4093)];
+        let length = 600 * PAGE + 4093;
+        let mut expected = vec![0; length.next_multiple_of(PAGE)];
+        for (page, size) in parts {
+            let bytes: Vec<u8> = (0..size).map(|n| (n % 251) as u8 + 1).collect();
+            file.write_all_at(&bytes, (page * PAGE) as u64).unwrap();
+            expected[page * PAGE..page * PAGE + size].copy_from_slice(&bytes);
+        }
+        let space = || std::fs::metadata(&path).unwrap().blocks();
+        let before = space();
+        let mut mapping = Mapping::new(File::open(&path).unwrap(), &path, length, true, false).unwrap();
+        mapping.cover_holes().unwrap();
+        let words = mapping.words(0, expected.len() / WORD);
+        assert!(words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).eq(expected.iter().copied()));
+        assert_eq!(space(), before);
+    }
 }

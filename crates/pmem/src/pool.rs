@@ -516,7 +516,7 @@ impl<M: Medium> Pool<M> {
     /// acknowledged, because only then is it known that the fence did its work.
     ///
     /// # Errors
-    /// [`Error::WriteBack`] once the medium has failed to make something durable; [`Error::Closed`]; [`Error::ReadOnly`] when the pool is only read.
+    /// [`Error::WriteBack`] once the medium has failed to make something durable; [`Error::Closed`]; [`Error::OnlyRead`].
     #[inline]
     pub fn writable(&self) -> Result<(), Error> {
         if self.state.load(Ordering::Relaxed) == OPEN && self.medium().failure().is_none() { Ok(()) } else { Err(self.why_not_writable()) }
@@ -541,7 +541,7 @@ impl<M: Medium> Pool<M> {
         match (self.state.load(Ordering::Acquire), self.failure()) {
             (CLOSED, _) => Error::Closed,
             (OPEN | FAILED, Some(why)) => Error::WriteBack { why: why.to_owned() },
-            _ => Error::ReadOnly { path: self.path().to_owned() },
+            _ => Error::OnlyRead { path: self.path().to_owned() },
         }
     }
 

@@ -73,7 +73,7 @@ fn a_second_opener_is_told_who_has_the_lock() {
     let seen = Pool::inspect(&path).unwrap();
     assert_eq!(seen.info().found, Found::InUse { owner: Some(std::process::id()) });
     assert_eq!(value(&seen, "name"), Some(5));
-    assert!(matches!(seen.writable(), Err(Error::ReadOnly { .. })));
+    assert!(matches!(seen.writable(), Err(Error::OnlyRead { .. })));
     drop((pool, seen));
     await_lock(&path);
     assert_eq!(Pool::inspect(&path).unwrap().info().found, Found::Unclean);

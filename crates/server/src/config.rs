@@ -37,7 +37,7 @@ pub struct Config {
     pub handshake_patience: Duration,
     /// How long a graceful stop waits for clients to take their replies. Default 5 s.
     pub stop_patience: Duration,
-    /// Called with a line of text for errors that no client is told of: in a background backup, in a compaction, in new files for TLS. Default: does nothing.
+    /// Called with a line of text for what no client is told of: errors of background backups and compactions, new files for TLS. Default: does nothing.
     pub log: fn(&str),
 }
 

@@ -187,8 +187,10 @@ pub(crate) struct Credentials {
 
 struct Current {
     config: Arc<ServerConfig>,
-    /// The files that it was made of, or those that could not be used since.
+    /// The files that it was made of.
     stamps: Vec<Stamp>,
+    /// Those that could not be used since, and why.
+    failed: Option<(Vec<Stamp>, String)>,
     /// When they were looked at last.
     looked: Instant,
 }
@@ -205,7 +207,7 @@ impl Credentials {
     pub(crate) fn new(tls: &Tls, log: fn(&str)) -> Result<Self, Error> {
         // In this order: what changes meanwhile is read again.
         let (looked, stamps) = (Instant::now(), stamps(tls));
-        Ok(Self { current: Mutex::new(Current { config: load(tls)?, stamps, looked }), files: tls.clone(), log })
+        Ok(Self { current: Mutex::new(Current { config: load(tls)?, stamps, failed: None, looked }), files: tls.clone(), log })
     }
 
     /// For the next session.
@@ -214,12 +216,22 @@ impl Credentials {
         if current.looked.elapsed() >= LOOK_INTERVAL {
             current.looked = Instant::now();
             let stamps = stamps(&self.files);
-            if stamps != current.stamps {
-                current.stamps = stamps;
+            if stamps == current.stamps {
+                current.failed = None;
+            } else {
                 match load(&self.files) {
-                    Ok(config) => current.config = config,
-                    // Perhaps only some of them have been replaced so far.
-                    Err(error) => (self.log)(&format!("{error}; sessions begin with the former certificate until the files are replaced")),
+                    Ok(config) => {
+                        (self.log)(&format!("sessions begin with the new certificate in {}", self.files.certificate.display()));
+                        *current = Current { config, stamps, failed: None, looked: current.looked };
+                    }
+                    // Perhaps only some of them have been replaced so far, or the system had no room: it is tried again, but said once.
+                    Err(error) => {
+                        let failed = Some((stamps, error.to_string()));
+                        if current.failed != failed {
+                            (self.log)(&format!("{error}; sessions begin with the former certificate until that is mended"));
+                            current.failed = failed;
+                        }
+                    }
                 }
             }
         }

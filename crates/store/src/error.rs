@@ -129,7 +129,7 @@ pub enum ErrorKind {
     NoSpace,
     /// Another writer, or expiry, has changed something that the write relies on: read it again and retry.
     Conflict,
-    /// The store was closed, or refuses further writes: open it again.
+    /// The store was closed, refuses further writes, or was opened only to be read: open it again.
     Closed,
     /// The system refused a call, or the device did not take a write.
     System,
@@ -155,7 +155,7 @@ impl Error {
                 Pmem::Corrupt { .. } | Pmem::Checksum { .. } | Pmem::Truncated { .. } | Pmem::Headless { .. } => ErrorKind::Damaged,
                 Pmem::DirtyShutdown { .. } | Pmem::MachineFailed { .. } | Pmem::Accepted { .. } | Pmem::NoJournal { .. } => ErrorKind::Torn,
                 Pmem::NoSpace { .. } => ErrorKind::NoSpace,
-                Pmem::Closed => ErrorKind::Closed,
+                Pmem::Closed | Pmem::OnlyRead { .. } => ErrorKind::Closed,
                 Pmem::ReadOnly { .. } | Pmem::AddressSpace { .. } | Pmem::WriteBack { .. } | Pmem::Io { .. } => ErrorKind::System,
                 _ => ErrorKind::Other,
             },

@@ -176,7 +176,7 @@ impl<M: Listed> Namespace<M> {
     /// # Ok::<_, everleaf::Error>(())
     /// ```
     ///
-    /// Bounds are references to slices, arrays, vectors or strings. For all keys, use [`Namespace::iter`].
+    /// Bounds are references to slices, arrays of one length, vectors or strings. For all keys, use [`Namespace::iter`].
     ///
     /// ```
     /// # use std::ops::Bound::{Excluded, Unbounded};

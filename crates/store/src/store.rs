@@ -286,7 +286,7 @@ impl Store<Hardware> {
     /// Opens the store in the existing pool file at `path` to read it, which takes no permission to write, and changes nothing: a store that was not closed is
     /// recovered in memory only, each time. Any number of processes may read a pool so, but none may have it open to write meanwhile. Writes are refused.
     ///
-    /// Of the options, those about recovery and time count.
+    /// Of the options, those about recovery and time count. [`Store::fill`] says that the pool is full, since it cannot grow.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;
@@ -304,10 +304,7 @@ impl Store<Hardware> {
     /// # Errors
     /// As [`Store::open_existing`].
     pub fn open_read_only(path: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
-        let pool = Pool::open_read_only(path.as_ref(), options.accept_dirty_shutdown)?;
-        let store = Self::on(pool, &Options { keeps_house: false, ..options })?;
-        store.shared.pool.only_read();
-        Ok(store)
+        Self::on(Pool::open_read_only(path.as_ref(), options.accept_dirty_shutdown)?, &options)
     }
 
     /// [`Store::on`]. If that fails, a pool that was closed is closed again: nothing has happened to it.
@@ -374,7 +371,11 @@ impl<M: Listed> Store<M> {
             tombstones.into_iter().for_each(|link| shared.left_tombstone(&space, link, 0));
         }
         let shared = Arc::new(shared);
-        let housekeeper = options.keeps_house.then(|| Housekeeper::start(&shared)).transpose()?;
+        let is_read_only = shared.pool.is_read_only();
+        if is_read_only {
+            shared.pool.only_read();
+        }
+        let housekeeper = (options.keeps_house && !is_read_only).then(|| Housekeeper::start(&shared)).transpose()?;
         Ok(Self { shared, housekeeper })
     }
 

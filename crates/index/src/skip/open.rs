@@ -51,7 +51,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
         let form = &pool.at(list.root, "the root block of a list does not lie in the pool")?.form;
         match form.get() {
             FORM => {}
-            // A read-only opening is to salvage what there is.
+            // Who looks at a pool is to salvage what there is.
             MISCOUNTED if pool.writable().is_err() => {}
             MISCOUNTED => return Err(at_root(OTHERS)),
             _ => return Err(at_root("the root block of a list of another form")),

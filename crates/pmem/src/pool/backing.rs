@@ -94,7 +94,7 @@ impl Backing {
     /// room for them, and as little as possible if space is scarce.
     pub(super) fn make_room(&self, size: usize, wanted: usize, step: usize, slab_size: usize, size_max: usize) -> Result<usize, Error> {
         let no_space = |limit| Error::NoSpace { wanted, size, size_max, limit };
-        let room = if self.is_private() { 0 } else { size_max.saturating_sub(size) & !(slab_size - 1) };
+        let room = size_max.saturating_sub(size) & !(slab_size - 1);
         let least = wanted.checked_next_multiple_of(slab_size).filter(|least| *least <= room).ok_or_else(|| no_space(Limit::SizeMax))?;
         let step = match self {
             Self::File(mapping) if mapping.has_huge_pages() => step.min(STEP_MIN),

@@ -385,6 +385,7 @@ fn a_new_certificate_needs_no_restart() {
     }
     let logged = LOGGED.lock().unwrap().clone();
     assert!(logged.iter().all(|line| line.contains("does not go with the key") && line.contains("former certificate")), "{logged:?}");
+    LOGGED.lock().unwrap().clear();
     authority.tls();
     loop {
         let mut client = authority.connect(server.tls);
@@ -395,4 +396,5 @@ fn a_new_certificate_needs_no_restart() {
         thread::sleep(Duration::from_millis(20));
     }
     first.says(b"PING\r\n", b"+PONG\r\n");
+    assert!(LOGGED.lock().unwrap().last().unwrap().contains("begin with the new certificate"));
 }
