@@ -195,7 +195,7 @@ struct Current {
     looked: Instant,
 }
 
-/// Device, number, size, and time of the last change of a file; `None` if there is none.
+/// Device, number, size, and time of the last change of a file; `None` if there is none, or something else: reading a pipe may take for ever.
 type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
 /// How long files are believed to be as they were.
@@ -219,7 +219,7 @@ impl Credentials {
             if stamps == current.stamps {
                 current.failed = None;
             } else {
-                match load(&self.files) {
+                match reload(&self.files, &stamps) {
                     Ok(config) => {
                         (self.log)(&format!("sessions begin with the new certificate in {}", self.files.certificate.display()));
                         *current = Current { config, stamps, failed: None, looked: current.looked };
@@ -239,12 +239,24 @@ impl Credentials {
     }
 }
 
+fn paths(tls: &Tls) -> impl Iterator<Item = &PathBuf> {
+    [&tls.certificate, &tls.key].into_iter().chain(&tls.authority)
+}
+
 fn stamps(tls: &Tls) -> Vec<Stamp> {
-    let stamp = |path: &PathBuf| {
-        let found = fs::metadata(path).ok()?;
+    let stamp = |path| {
+        let found = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
         Some((found.dev(), found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
     };
-    [&tls.certificate, &tls.key].into_iter().chain(&tls.authority).map(stamp).collect()
+    paths(tls).map(stamp).collect()
+}
+
+/// [`load`], unless a file is none.
+fn reload(tls: &Tls, stamps: &[Stamp]) -> Result<Arc<ServerConfig>, Error> {
+    match paths(tls).zip(stamps).find(|(_, stamp)| stamp.is_none()) {
+        Some((path, _)) => Err(Error::Tls { path: path.clone(), what: "is missing, or not a regular file".into() }),
+        None => load(tls),
+    }
 }
 
 /// Reads the files that `tls` names, and checks that they fit together.
@@ -273,7 +285,12 @@ fn load(tls: &Tls) -> Result<Arc<ServerConfig>, Error> {
     };
     let config = builder.with_single_cert(chain, key);
     config.map(Arc::new).map_err(|error| {
-        let what = format!("does not go with the key in {} ({error}); give a certificate and the key that it was made for", tls.key.display());
+        let what = match error {
+            rustls::Error::InconsistentKeys(_) => {
+                format!("does not go with the key in {} ({error}); give a certificate and the key that it was made for", tls.key.display())
+            }
+            error => format!("holds a certificate that cannot be used ({error}); give one of version 3"),
+        };
         fail(&tls.certificate, what)
     })
 }

@@ -176,7 +176,11 @@ impl<M: Listed> Namespace<M> {
     /// # Ok::<_, everleaf::Error>(())
     /// ```
     ///
-    /// Bounds are references to slices, arrays of one length, vectors or strings. For all keys, use [`Namespace::iter`].
+    /// Bounds are references to slices, arrays, vectors or strings, both of one type: where they are not, write `a.as_slice()..b`. For all keys, use
+    /// [`Namespace::iter`].
+    ///
+    /// While a snapshot or a transaction is open, keys that were deleted since are passed one by one. So whoever takes entries from the front of a range, as
+    /// from a queue, should begin behind the last one taken:
     ///
     /// ```
     /// # use std::ops::Bound::{Excluded, Unbounded};

@@ -73,7 +73,7 @@ impl Arguments {
         if report.is_sound() {
             return out.line(format!("{} is sound", self.pool.pool.display()));
         }
-        out.line(format!("{} has {} damages; {REMEDY}", self.pool.pool.display(), text::count(report.damages.len() as u64)))
+        out.line(format!("{} is not sound, damages: {}; {REMEDY}", self.pool.pool.display(), text::count(report.damages.len() as u64)))
     }
 }
 

@@ -358,7 +358,7 @@ fn files_that_do_not_fit_are_named() {
     for (path, why) in [(&absent, "cannot be read"), (&empty, "no private key"), (&good.certificate, "no private key"), (&locked, "no private key")] {
         expect(refusal(&Tls { key: path.clone(), ..good.clone() }), path, why);
     }
-    expect(refusal(&Tls { certificate: strange.clone(), ..good.clone() }), &strange, "does not go with the key");
+    expect(refusal(&Tls { certificate: strange.clone(), ..good.clone() }), &strange, "cannot be used");
     expect(refusal(&Tls { authority: Some(strange.clone()), ..good.clone() }), &strange, "no authority");
     expect(refusal(&Tls { key: other_key.clone(), ..good.clone() }), &other_key, "does not go with the key");
 }
@@ -385,7 +385,16 @@ fn a_new_certificate_needs_no_restart() {
     }
     let logged = LOGGED.lock().unwrap().clone();
     assert!(logged.iter().all(|line| line.contains("does not go with the key") && line.contains("former certificate")), "{logged:?}");
+    // A pipe, from which nothing would come.
     LOGGED.lock().unwrap().clear();
+    fs::remove_file(authority.path("cert.pem")).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(authority.path("cert.pem")).status().unwrap().success());
+    while LOGGED.lock().unwrap().is_empty() {
+        authority.connect(server.tls).says(b"PING\r\n", b"+PONG\r\n");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(LOGGED.lock().unwrap()[0].contains("not a regular file"));
+    fs::remove_file(authority.path("cert.pem")).unwrap();
     authority.tls();
     loop {
         let mut client = authority.connect(server.tls);
