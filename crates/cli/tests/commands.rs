@@ -40,6 +40,16 @@ fn listener() -> (std::net::TcpListener, std::net::SocketAddr) {
     (listener, address)
 }
 
+/// Starts a server; returns what it says when it listens, too.
+fn serve(directory: &Path, options: &[&str]) -> (Child, serde_json::Value) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_everleaf"));
+    let command = command.args(["serve", "--json"]).args(options).current_dir(directory);
+    let mut server = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.take().expect("its output is piped")), &mut line).expect("it says where it listens");
+    (server, serde_json::from_str(&line).expect("JSON"))
+}
+
 #[test]
 fn values_are_bytes() {
     let directory = directory();
@@ -673,13 +683,9 @@ fn of_two_lines_with_a_key_the_later_one_wins() {
 fn a_pool_in_use_can_be_looked_at_but_not_opened() {
     let directory = directory();
     let path = directory.path();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_everleaf"));
-    let mut server = command.args(["serve", "--json", "--port", "0"]).current_dir(path).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.take().expect("its output is piped")), &mut line).expect("it says where it listens");
+    let (mut server, said) = serve(path, &["--port", "0"]);
     let info = String::from_utf8(expect(path, &["info"], b"", 0)).expect("UTF-8");
     assert!(info.contains(&format!("in use by process {}", server.id())), "{info}");
-    let said: serde_json::Value = serde_json::from_str(&line).expect("JSON");
     let watched = expect(path, &["stats", "--watch", "--server", said["address"].as_str().expect("an address"), "--count", "2", "--interval", "0.01"], b"", 0);
     let watched = String::from_utf8(watched).expect("UTF-8");
     assert!(watched.lines().count() == 3 && watched.starts_with("  clients  commands/s "), "{watched}");
@@ -701,10 +707,7 @@ fn commands_that_read_a_pool_leave_it_as_it_was() {
     let directory = directory();
     let path = directory.path();
     load(path, 20_000, |number| format!("{number:0100}"));
-    let mut server = Command::new(env!("CARGO_BIN_EXE_everleaf"));
-    let server = server.args(["serve", "--json", "--port", "0"]).current_dir(path).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut server = server.spawn().expect("it starts");
-    server.stdout.as_mut().expect("its output is piped").read_exact(&mut [0]).expect("it listens");
+    let (mut server, _) = serve(path, &["--port", "0"]);
     server.kill().expect("it runs");
     server.wait().expect("it ends");
     let pool = path.join("everleaf.pool");
@@ -734,12 +737,7 @@ fn a_server_is_found_by_its_name_and_says_that_it_wants_a_password() {
     let directory = directory();
     let path = directory.path();
     std::fs::write(path.join("password"), "secret\n").expect("a file");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_everleaf"));
-    let command = command.args(["serve", "--json", "--port", "0", "--password-file", "password"]).current_dir(path);
-    let mut server = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.take().expect("its output is piped")), &mut line).expect("it says where it listens");
-    let said: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    let (mut server, said) = serve(path, &["--port", "0", "--password-file", "password"]);
     let watch = ["stats", "--watch", "--count", "1", "--server", &format!("localhost:{}", said["port"])];
     let output = everleaf(path, &watch, b"");
     assert_eq!(output.status.code(), Some(4));
@@ -753,14 +751,7 @@ fn a_server_is_found_by_its_name_and_says_that_it_wants_a_password() {
 fn a_server_listens_where_it_is_told_to_and_nowhere_else() {
     let directory = directory();
     let path = directory.path();
-    let start = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_everleaf"));
-        let command = command.args(["serve", "--json", "--unix-socket", "redis.sock", "--unix-socket-mode", "770"]).current_dir(path);
-        let mut server = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");
-        let mut line = String::new();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(server.stdout.take().expect("its output is piped")), &mut line).expect("it says where");
-        (server, serde_json::from_str::<serde_json::Value>(&line).expect("JSON"))
-    };
+    let start = || serve(path, &["--unix-socket", "redis.sock", "--unix-socket-mode", "770"]);
     let (mut server, said) = start();
     assert_eq!((&said["port"], &said["tls_port"], &said["unix_socket"]), (&serde_json::Value::Null, &serde_json::Value::Null, &"redis.sock".into()));
     let watch = ["stats", "--watch", "--count", "1", "--server", "./redis.sock"];

@@ -35,8 +35,8 @@ pub(crate) const PAGE: usize = 4096;
 
 /// Maximum number of holes of a file that are covered for a reader. Each takes two of the mappings that the system allows a process, usually 65,530.
 const HOLES_COVERED_MAX: usize = if cfg!(test) { 2 } else { 1 << 14 };
-/// Words that are copied at once from a file with more holes.
-const PIECE: usize = 1 << 17;
+/// Bytes of a file that are read at once.
+const PIECE: usize = 1 << 20;
 
 /// Zeroed memory of this process, which outlives the pools made in it: for tests, for measuring, and for stores that need not last.
 ///
@@ -268,17 +268,35 @@ impl Mapping {
 
     /// Puts a copy of the bytes `at..length`, where the file ends, in the place of what is mapped: reading a hole past the mapping takes no space. `at` is a
     /// multiple of a page.
-    fn copy(&mut self, mut at: u64, length: u64) -> Result<(), Error> {
+    fn copy(&mut self, at: u64, length: u64) -> Result<(), Error> {
         self.put_zeroes(at as usize..length.next_multiple_of(PAGE as u64) as usize)?;
-        let mut piece = vec![0; PIECE];
-        while at < length {
-            let hole = self.next_hole(at, length)?.unwrap_or(length..length);
+        self.visit_data(at..length, |at, bytes| {
+            self.words(at as usize, bytes.len().div_ceil(WORD)).iter().zip(bytes.chunks(WORD)).for_each(|(to, from)| {
+                let mut word = [0; WORD];
+                word[..from.len()].copy_from_slice(from);
+                to.store(u64::from_ne_bytes(word), Ordering::Relaxed);
+            });
+            Ok(())
+        })
+    }
+
+    /// Reads what the file has in these bytes, without its holes: calls `visit` with the place of each piece, which is as long as possible. A file that becomes
+    /// shorter meanwhile ends there.
+    ///
+    /// # Errors
+    /// [`Error::Io`], and those of `visit`.
+    pub(crate) fn visit_data(&self, within: Range<u64>, mut visit: impl FnMut(u64, &[u8]) -> Result<(), Error>) -> Result<(), Error> {
+        let mut bytes = vec![0; PIECE];
+        let Range { start: mut at, end } = within;
+        while at < end {
+            let hole = self.next_hole(at, end)?.unwrap_or(end..end);
             while at < hole.start {
-                let count = (hole.start - at).min((PIECE * WORD) as u64) as usize;
-                // The last word may end behind the file.
-                piece[(count - 1) / WORD] = 0;
-                self.file.read_exact_at(&mut bytemuck::cast_slice_mut(&mut piece)[..count], at).map_err(|error| self.error("read", error))?;
-                self.words(at as usize, count.div_ceil(WORD)).iter().zip(&piece).for_each(|(to, word)| to.store(*word, Ordering::Relaxed));
+                let count = bytes.len().min((hole.start - at) as usize);
+                match self.file.read_exact_at(&mut bytes[..count], at) {
+                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+                    read => read.map_err(|error| self.error("read", error))?,
+                }
+                visit(at, &bytes[..count])?;
                 at += count as u64;
             }
             at = hole.end;
@@ -585,8 +603,8 @@ mod tests {
         let directory = if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() }.unwrap();
         let path = directory.path().join("file");
         let file = File::create_new(&path).unwrap();
-        // Some of the data behind the holes that are covered is longer than a piece of the copy, and the end is within a word.
-        let parts = [(1, 9), (3, 4096), (5, 4096), (8, 3 * PIECE * WORD / 2), (500, 4096), (600, 4093)];
+        // Some of the data behind the holes that are covered is longer than a piece, and the end is within a word.
+        let parts = [(1, 9), (3, 4096), (5, 4096), (8, 3 * PIECE / 2), (500, 4096), (600, 4093)];
         let length = 600 * PAGE + 4093;
         let mut expected = vec![0; length.next_multiple_of(PAGE)];
         for (page, size) in parts {

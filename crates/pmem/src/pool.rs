@@ -177,6 +177,11 @@ impl Mode {
     fn looks(self) -> bool {
         matches!(self, Self::Inspect | Self::Salvage | Self::Read)
     }
+
+    /// Whether there need not be a pool yet.
+    fn creates(self) -> bool {
+        matches!(self, Self::Create | Self::OpenOrCreate)
+    }
 }
 
 /// Exclusive use of the pool's content, until it is dropped. See [`Pool::claim`].
@@ -199,14 +204,11 @@ impl<M: Medium> Drop for Pool<M> {
     /// Cuts off the end of a shrunk pool when nobody can look at it any more and no thread is left that writes the file. A pool that was not closed is
     /// recovered at the next opening, but is not torn if the machine restarts before.
     fn drop(&mut self) {
-        // A forked child has a single thread and an old copy of the superblock; the file is its parent's.
-        if self.process != std::process::id() {
+        // A forked child has a single thread and an old copy of the superblock; the file is its parent's. Nor does a file belong to who only reads it.
+        if self.process != std::process::id() || self.backing.is_private() {
             return;
         }
         self.backing.journal().iter().for_each(|journal| journal.quiesce());
-        if self.backing.is_private() {
-            return;
-        }
         if *self.state.get_mut() == OPEN {
             self.let_machine_restart();
         }
@@ -368,7 +370,8 @@ impl<M: Medium> Pool<M> {
         let header = pm.head::<Header>();
         let size_max = options.size_max.min(backing.size_max());
         let (superblock, start, found, is_holey) = match (mode, header.read(backing.path(), backing.length()?)) {
-            (Mode::Open | Mode::OpenOrCreate | Mode::Inspect | Mode::Salvage | Mode::Read, Ok(superblock)) => {
+            (Mode::Create, Ok(_)) => return Err(Error::Exists { path: backing.path().to_owned() }),
+            (_, Ok(superblock)) => {
                 let found = match if mode.looks() { backing.user(mode) } else { None } {
                     Some(owner) => Found::InUse { owner },
                     None if superblock.clean => Found::Clean,
@@ -392,7 +395,6 @@ impl<M: Medium> Pool<M> {
                 backing.expect_nothing_after_header()?;
                 (create(&pm, &backing, options, size_max, domain)?, Start::Created, Found::Absent, false)
             }
-            (Mode::Create, Ok(_)) => return Err(Error::Exists { path: backing.path().to_owned() }),
             (_, Err(error)) => {
                 if matches!(error, Error::Unfinished { .. }) {
                     // Something else may begin with zeroes, too.

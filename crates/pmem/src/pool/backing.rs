@@ -226,25 +226,11 @@ impl Backing {
     /// A creation that did not finish has stored nothing after the header, so if there is something, it is foreign: a disk image may well begin with zeroes.
     pub(super) fn expect_nothing_after_header(&self) -> Result<(), Error> {
         let Self::File(mapping) = self else { return Ok(()) };
-        let mut bytes = vec![0; 1 << 20];
-        let (mut at, length) = (size_of::<Header>() as u64, mapping.file_length()?);
         // Holes are zeroes, and may be too long to read.
-        while at < length {
-            let hole = mapping.next_hole(at, length)?.unwrap_or(length..length);
-            while at < hole.start {
-                let wanted = bytes.len().min((hole.start - at) as usize);
-                let count = mapping.file().read_at(&mut bytes[..wanted], at).map_err(|error| mapping.error("read", error))?;
-                if bytes[..count].iter().any(|byte| *byte != 0) {
-                    return Err(Error::NotAPool { path: mapping.path().to_owned(), magic: 0 });
-                }
-                if count == 0 {
-                    return Ok(());
-                }
-                at += count as u64;
-            }
-            at = hole.end;
-        }
-        Ok(())
+        mapping.visit_data(size_of::<Header>() as u64..mapping.file_length()?, |_, bytes| match bytes.iter().any(|byte| *byte != 0) {
+            true => Err(Error::NotAPool { path: mapping.path().to_owned(), magic: 0 }),
+            false => Ok(()),
+        })
     }
 
     /// The process that has locked the file, if the system tells; `None` if no process has. Only for a pool that is looked at, whose file is not locked:
@@ -333,7 +319,7 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
     let looks = mode.looks();
     // A file that cannot hold a pool is not even begun.
     let is_new = || std::fs::metadata(path).map_or(true, |metadata| metadata.is_file() && metadata.len() == 0);
-    if matches!(mode, Mode::Create | Mode::OpenOrCreate) && options.size_max < 2 * options.slab_size && is_new() {
+    if mode.creates() && options.size_max < 2 * options.slab_size && is_new() {
         return Err(Error::BadOption {
             name: "size_max",
             value: options.size_max as u64,
@@ -363,7 +349,7 @@ pub(super) fn map_file(path: &Path, options: &PoolOptions, mode: Mode) -> Result
         return Err(io_error("open")(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
     }
     let length = metadata.len();
-    if length == 0 && !matches!(mode, Mode::Create | Mode::OpenOrCreate) {
+    if length == 0 && !mode.creates() {
         return Err(Error::Unfinished { path: path.to_owned() });
     }
     if length > 0 && length < size_of::<Header>() as u64 {
@@ -397,7 +383,7 @@ const MISSING_MAX: u64 = 1 << 40;
 fn open_file(path: &Path, mode: Mode) -> Result<File, Error> {
     let looks = mode.looks();
     let mut how = File::options();
-    how.read(true).write(!looks).create(matches!(mode, Mode::Create | Mode::OpenOrCreate)).truncate(false);
+    how.read(true).write(!looks).create(mode.creates()).truncate(false);
     // No effect on a regular file; opening a pipe would wait for its other end.
     how.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
     let is_absent = || std::fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
@@ -406,7 +392,7 @@ fn open_file(path: &Path, mode: Mode) -> Result<File, Error> {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem if !looks && mode != Mode::Open => {
             Error::Io { action: "create", path: path.to_owned(), source }
         }
-        io::ErrorKind::NotFound if !matches!(mode, Mode::Create | Mode::OpenOrCreate) => Error::NoPool { path: path.to_owned() },
+        io::ErrorKind::NotFound if !mode.creates() => Error::NoPool { path: path.to_owned() },
         _ => Error::Io { action: "open", path: path.to_owned(), source },
     })
 }
