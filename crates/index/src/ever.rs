@@ -75,10 +75,11 @@ mod structure;
 use crate::batch::{Fencing, at_once};
 use crate::counter::Counter;
 use crate::latch::{Change, Locked, Restart, until_done};
+use crate::record::Record;
 use crate::scan::with_key;
 use crate::selective::When;
 use crate::selective::leaf::Placed;
-use crate::selective::router::{GROUP, Olc, Route, Router, Way};
+use crate::selective::router::{GROUP, Olc, Router, Way};
 use crate::selective::structure::{are_worth_merging, is_getting_sparse, merge_sparse};
 use crate::{Direction, Error, Key, OrderedIndex, Relocated, Stats, Visit, VisitValues, Write};
 use behind::Behind;
@@ -135,6 +136,14 @@ enum Purpose {
     Add,
 }
 
+/// A leaf by a way that nobody has validated.
+#[derive(Clone, Copy)]
+struct Near<'a, const LINES: usize> {
+    way: Way<'a>,
+    leaf: &'a Leaf<LINES>,
+    descriptor: &'a Descriptor,
+}
+
 /// A leaf, and the version at which the router knew it.
 struct Reached<'a, const LINES: usize> {
     way: Way<'a>,
@@ -181,14 +190,27 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok((leaf, self.known.descriptors.get(handle(number))))
     }
 
-    /// Finds the leaf of a key, at a version at which the router knew it. `start` is a way there that was found before, if it has not been used up.
+    /// The leaf at the end of a way.
     #[inline(always)]
-    fn reach(&self, wide: Option<Wide>, key: &K, place: Place, purpose: Purpose, start: &mut Option<Route>) -> Result<Reached<'_, LINES>, Restart> {
-        let way = match start.take() {
-            Some(route) => self.router.along(&route),
-            None => self.router.seek(wide, key)?,
-        };
+    fn near<'a>(&'a self, way: Way<'a>) -> Result<Near<'a, LINES>, Restart> {
         let (leaf, descriptor) = self.leaf(way.leaf)?;
+        Ok(Near { way, leaf, descriptor })
+    }
+
+    /// Finds the leaf of a key, at a version at which the router knew it. `start` is the leaf as it was found before, if that has not been used up.
+    #[inline(always)]
+    fn reach<'a>(
+        &'a self,
+        wide: Option<Wide>,
+        key: &K,
+        place: Place,
+        purpose: Purpose,
+        start: &mut Option<Near<'a, LINES>>,
+    ) -> Result<Reached<'a, LINES>, Restart> {
+        let Near { way, leaf, descriptor } = match start.take() {
+            Some(near) => near,
+            None => self.near(self.router.seek(wide, key)?)?,
+        };
         probe::prefetch(leaf.home(place));
         if !K::WHOLE {
             match purpose {
@@ -205,9 +227,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     /// The slot that an integer is most likely in, if no other thread is in the way.
     #[inline(always)]
-    fn aim(&self, wide: Option<Wide>, place: Place, way: &Way<'_>) -> Result<Aim<'_, LINES>, Restart> {
-        let (leaf, descriptor) = self.leaf(way.leaf)?;
-        probe::prefetch(leaf.home(place));
+    fn aim<'a>(wide: Option<Wide>, place: Place, Near { way, leaf, descriptor }: Near<'a, LINES>) -> Result<Aim<'a, LINES>, Restart> {
         let version = descriptor.latch().try_read()?;
         way.validate()?;
         Ok(Aim { leaf, descriptor, version, slot: descriptor.likely::<LINES>(wide, place) })
@@ -223,7 +243,10 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             && (wide.is_some() || schedule::is_scheduled())
             && let Some(way) = self.router.cut_short(wide, key)
             && let place = Place::of::<LINES>(key.token())
-            && let Ok(found) = self.aim(wide, place, &way).and_then(|aim| aim.hit(place))
+            && let Ok(found) = self.near(way).and_then(|near| {
+                probe::prefetch(near.leaf.home(place));
+                Self::aim(wide, place, near)?.hit(place)
+            })
         {
             return Ok(found);
         }
@@ -231,35 +254,50 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     #[inline(never)]
-    fn look_up_patiently(&self, key: &K, mut start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
+    fn look_up_patiently<'a>(&'a self, key: &K, mut start: Option<Near<'a, LINES>>) -> Result<Option<NonZeroU64>, Error> {
         let (wide, place) = (Wide::get(), Place::of::<LINES>(key.token()));
         until_done(|| self.try_look_up(wide, key, place, &mut start))
     }
 
     #[inline(always)]
-    fn try_look_up(&self, wide: Option<Wide>, key: &K, place: Place, start: &mut Option<Route>) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
+    fn try_look_up<'a>(
+        &'a self,
+        wide: Option<Wide>,
+        key: &K,
+        place: Place,
+        start: &mut Option<Near<'a, LINES>>,
+    ) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
         let Reached { leaf, descriptor, version, .. } = self.reach(wide, key, place, Purpose::Read, start)?;
         let found = descriptor.find(wide, &self.pool, leaf, key, place);
         descriptor.latch().validate(version)?;
         Ok(found.map(|found| found.map(|(_, value)| value)))
     }
 
-    /// Finds the ways to several keys, and prefetches all the memory on them. A hint: a way may be missing, or out of date.
-    fn approach(&self, keys: &[&K], routes: &mut [Option<Route>]) {
-        self.router.find_many(keys, routes);
-        let leaf_of = |route: &Option<Route>| route.as_ref().and_then(|route| self.leaf(route.leaf).ok());
-        for (key, route) in keys.iter().zip(&*routes) {
-            if let Some((leaf, descriptor)) = leaf_of(route) {
-                probe::prefetch(descriptor);
-                probe::prefetch(leaf.home(Place::of::<LINES>(key.token())));
-            }
-        }
-        if K::WHOLE {
-            return;
-        }
-        for (key, route) in keys.iter().zip(&*routes) {
-            if let Some((leaf, descriptor)) = leaf_of(route) {
-                descriptor.prefetch_record(&self.pool, leaf, Place::of::<LINES>(key.token()));
+    /// Finds the leaves of several keys, and prefetches the memory on the ways there. A hint: a leaf may be missing, or out of date.
+    #[inline(always)]
+    fn approach<'a>(&'a self, keys: &[&K]) -> [Option<Near<'a, LINES>>; GROUP] {
+        let mut nears = [None; GROUP];
+        self.router.find_many(keys, |at, way| {
+            nears[at] = self.near(way).ok().inspect(|near| {
+                probe::prefetch(near.descriptor);
+                probe::prefetch(near.leaf.home(Place::of::<LINES>(keys[at].token())));
+            });
+        });
+        nears
+    }
+
+    /// Prefetches the slots, or records, of several keys whose descriptors are under way.
+    #[inline(always)]
+    fn approach_entries(&self, keys: &[&K], nears: &[Option<Near<'_, LINES>>]) {
+        let wide = Wide::get();
+        for (key, near) in keys.iter().zip(nears) {
+            if let Some(Near { leaf, descriptor, .. }) = near
+                && let Some(slot) = descriptor.likely::<LINES>(wide, Place::of::<LINES>(key.token()))
+            {
+                match K::WHOLE {
+                    true => probe::prefetch(leaf.line(slot)),
+                    false => leaf.value(slot).into_iter().for_each(|value| Record::prefetch(&self.pool, value.get())),
+                }
             }
         }
     }
@@ -402,20 +440,19 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     fn get_many(&self, keys: &[&K], values: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         let wide = Wide::get();
         for keys in keys.chunks(GROUP) {
-            let mut routes = [const { None }; GROUP];
-            self.approach(keys, &mut routes[..keys.len()]);
-            let mut aims = [const { None }; GROUP];
+            let (nears, mut aims) = (self.approach(keys), [const { None }; GROUP]);
             if K::WHOLE {
-                for ((aim, key), route) in aims.iter_mut().zip(keys).zip(&routes) {
-                    let place = Place::of::<LINES>(key.token());
-                    *aim = route.as_ref().and_then(|route| self.aim(wide, place, &self.router.along(route)).ok());
+                for ((aim, key), near) in aims.iter_mut().zip(keys).zip(&nears) {
+                    *aim = near.and_then(|near| Self::aim(wide, Place::of::<LINES>(key.token()), near).ok());
                     aim.iter().for_each(Aim::prefetch);
                 }
+            } else {
+                self.approach_entries(keys, &nears);
             }
-            for ((key, route), aim) in keys.iter().zip(routes).zip(&aims) {
+            for ((key, near), aim) in keys.iter().zip(&nears).zip(&aims) {
                 values.push(match aim.as_ref().map(|aim| aim.hit(Place::of::<LINES>(key.token()))) {
                     Some(Ok(found)) => found,
-                    _ => self.look_up_patiently(key, route)?,
+                    _ => self.look_up_patiently(key, *near)?,
                 });
             }
         }

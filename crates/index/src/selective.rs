@@ -45,7 +45,7 @@ use crate::{Direction, Error, Key, OrderedIndex, Rebuilds, Relocated, Stats, Vis
 use everleaf_pmem::{Medium, Off, Pool, Word, probe, resident};
 use leaf::{Change, Entry, LeafLayout, Pending, Written};
 use log::Logs;
-use router::{Fences, GROUP, Neighbours, Route, Router, Target, Way};
+use router::{Fences, GROUP, Neighbours, Router, Target, Way};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::num::NonZeroU64;
@@ -164,9 +164,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     /// Finds the leaf of `target`, at a version at which the router knew it. `start` is a way there that was found before, if it has not been used up.
     #[inline(always)]
-    fn reach(&self, target: Target<'_, K>, start: &mut Option<Route>) -> Result<Reached<'_, L>, Restart> {
+    fn reach<'a>(&'a self, target: Target<'_, K>, start: &mut Option<Way<'a>>) -> Result<Reached<'a, L>, Restart> {
         let way = match start.take() {
-            Some(route) => self.router.take_up(&route)?,
+            Some(way) => way,
             None => self.router.way(target)?,
         };
         let (leaf, latch) = self.leaf(way.leaf)?;
@@ -178,7 +178,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
 
     /// Reads the leaf of `target` until no other thread has disturbed it. What `read` concludes from a disturbed leaf, errors included, is discarded.
     #[inline(always)]
-    fn read<T>(&self, target: Target<'_, K>, mut start: Option<Route>, mut read: impl FnMut(&L, &Way<'_>) -> Result<T, Restart>) -> T {
+    fn read<'a, T>(&'a self, target: Target<'_, K>, mut start: Option<Way<'a>>, mut read: impl FnMut(&L, &Way<'_>) -> Result<T, Restart>) -> T {
         let mut attempts = 0;
         until_done(|| {
             let Reached { way, leaf, latch, version } = self.reach(target, &mut start)?;
@@ -197,7 +197,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 
     #[inline(always)]
-    fn look_up(&self, key: &K, start: Option<Route>) -> Result<Option<NonZeroU64>, Error> {
+    fn look_up<'a>(&'a self, key: &K, start: Option<Way<'a>>) -> Result<Option<NonZeroU64>, Error> {
         if start.is_none()
             && let Some(found) = self.router.transaction(|| self.look_up_within(key))
         {
@@ -261,21 +261,23 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 
     /// Finds the ways to several keys, and prefetches all the memory on them. A hint: a way may be missing, or out of date.
-    fn approach(&self, keys: &[&K], routes: &mut [Option<Route>]) {
-        self.router.find_many(keys, routes);
-        for route in routes.iter().flatten() {
-            if let Ok((leaf, latch)) = self.leaf(route.leaf) {
+    fn approach<'a>(&'a self, keys: &[&K]) -> [Option<Way<'a>>; GROUP] {
+        let mut ways = [None; GROUP];
+        self.router.find_many(keys, |at, way| {
+            if let Ok((leaf, latch)) = self.leaf(way.leaf) {
                 probe::prefetch(latch);
                 probe::prefetch_lines(leaf);
             }
-        }
-        for (key, route) in keys.iter().zip(routes) {
-            if let Some(route) = route
-                && let Ok((leaf, _)) = self.leaf(route.leaf)
+            ways[at] = Some(way);
+        });
+        for (key, way) in keys.iter().zip(&ways) {
+            if let Some(way) = way
+                && let Ok((leaf, _)) = self.leaf(way.leaf)
             {
                 leaf.prefetch(&self.pool, key);
             }
         }
+        ways
     }
 
     fn set(&self, key: &K, value: NonZeroU64, when: When) -> Result<Option<NonZeroU64>, Error> {
@@ -480,10 +482,8 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> OrderedIndex<K>
 
     fn get_many(&self, keys: &[&K], values: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         for keys in keys.chunks(GROUP) {
-            let mut routes = [const { None }; GROUP];
-            self.approach(keys, &mut routes[..keys.len()]);
-            for (key, route) in keys.iter().zip(routes) {
-                values.push(self.look_up(key, route)?);
+            for (key, way) in keys.iter().zip(self.approach(keys)) {
+                values.push(self.look_up(key, way)?);
             }
         }
         Ok(())

@@ -114,10 +114,18 @@ impl<H, const N: usize> Parted<H, N> {
 
     /// The first word of the part in which the words not above `key` end.
     #[inline(always)]
-    pub fn part(&self, key: u64) -> usize {
+    pub fn part(&self, wide: Option<Wide>, key: u64) -> usize {
         const { Self::CHECKED };
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        let hints = match wide {
+            // SAFETY: AVX-512 is there. The first 64 bytes are header and hints.
+            Some(_) => unsafe { avx512::hints_not_above(std::ptr::from_ref(self).cast(), key) },
+            None => not_above(&self.hints, key),
+        };
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let (hints, _) = (not_above(&self.hints, key), wide);
         // The search may meet words that were never in order, whose hints match no part.
-        (not_above(&self.hints, key) * Self::PART).min(N - Self::PART)
+        (hints * Self::PART).min(N - Self::PART)
     }
 
     /// Number of words that are not above `key`. Unused words count if the key is the maximum.
@@ -136,7 +144,7 @@ impl<H, const N: usize> Parted<H, N> {
 
     #[inline(never)]
     fn not_above_narrowly(&self, key: u64) -> Rank {
-        let part = self.part(key);
+        let part = self.part(None, key);
         Rank { part, count: part + not_above(&self.words[part..part + Self::PART], key) }
     }
 }
@@ -482,6 +490,32 @@ mod avx512 {
         (part, count)
     }
 
+    /// For a header and hints of 64 bytes at `at`: the number of hints that are not above the key.
+    ///
+    /// # Safety
+    /// AVX-512 is there, and with it `popcnt`; 64 bytes are readable at `at`.
+    #[inline(always)]
+    pub(super) unsafe fn hints_not_above(at: *const u8, key: u64) -> usize {
+        let count: usize;
+        // SAFETY: the lines read what the caller says, and write nothing.
+        unsafe {
+            asm!(
+                "vpbroadcastq zmm16, {key}",
+                "vpcmpq k1, zmm16, zmmword ptr [{at}], 5",
+                "kmovb {count:e}, k1",
+                "shr {count:e}, {header}",
+                "popcnt {count:e}, {count:e}",
+                at = in(reg) at,
+                key = in(reg) key,
+                header = const 8 - HINTS,
+                count = lateout(reg) count,
+                out("xmm16") _, out("k1") _,
+                options(nostack, readonly),
+            );
+        }
+        count
+    }
+
     /// The ranks of the first eight times `VECTORS` keys among the first `count`.
     #[target_feature(enable = "avx512f")]
     pub(super) fn ranks<const VECTORS: usize>(keys: &[u64; RANKED], count: usize) -> [u64; RANKED] {
@@ -569,7 +603,7 @@ mod tests {
                 let expected = parted.words.iter().filter(|word| word.load(Relaxed) as i64 <= key as i64).count();
                 for wide in [None, Wide::get()] {
                     let found = parted.not_above(wide, key);
-                    assert_eq!((found.count, found.part), (expected, parted.part(key)), "{words:?} {key}");
+                    assert_eq!((found.count, found.part), (expected, parted.part(wide, key)), "{words:?} {key}");
                     assert!(found.count >= found.part && found.count <= found.part + Parted::<[u64; 2], N>::PART);
                 }
             }

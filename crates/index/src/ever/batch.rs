@@ -38,14 +38,14 @@
 
 use super::directory::{Number, handle};
 use super::leaf::{Descriptor, Leaf, Place, Slot};
-use super::{Ever, Reached, When};
+use super::{Ever, Near, Reached, When};
 use crate::batch::{APPROACHED_MAX, Fencing, STAGED_MAX};
 use crate::latch::{Appending, Change, Locked, Restart};
-use crate::selective::router::{GROUP, Route, Router, Target};
+use crate::selective::router::{GROUP, Router, Target};
 use crate::selective::structure::{is_getting_sparse, merge_sparse};
 use crate::{Error, Key, Write};
-use everleaf_pmem::Medium;
 use everleaf_pmem::vector::Wide;
+use everleaf_pmem::{Medium, probe};
 use std::num::NonZeroU64;
 
 /// A write that has a slot, in a leaf to which no other thread writes.
@@ -178,19 +178,21 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     /// Step 1 for at most [`GROUP`] writes.
     fn stage_many<'a>(&'a self, writes: &[(&'a K, Write)], staged: &mut Stage<'a, K, LINES>, returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
-        let (mut keys, mut routes) = ([K::LOWEST; GROUP], [const { None }; GROUP]);
+        let mut keys = [K::LOWEST; GROUP];
         keys.iter_mut().zip(writes).for_each(|(to, (key, _))| *to = key);
-        self.approach(&keys[..writes.len()], &mut routes[..writes.len()]);
-        for ((key, write), route) in writes.iter().zip(&routes) {
-            let mut outcome = route.as_ref().ok_or(Restart).and_then(|route| self.stage(*key, *write, route, staged));
-            // A split, perhaps of this very leaf, may have made the route stale; the batch may be in its own way; and a leaf that it has split must be found
+        let keys = &keys[..writes.len()];
+        let nears = self.approach(keys);
+        self.approach_entries(keys, &nears);
+        for ((key, write), near) in writes.iter().zip(&nears) {
+            let mut outcome = near.ok_or(Restart).and_then(|near| self.stage(*key, *write, near, staged));
+            // A split, perhaps of this very leaf, may have made the way stale; the batch may be in its own way; and a leaf that it has split must be found
             // again.
             for is_in_the_way in [false, true, false] {
                 if outcome.is_err() {
                     if is_in_the_way {
                         self.settle(staged);
                     }
-                    outcome = self.router.find(Target::At(*key)).and_then(|route| self.stage(*key, *write, &route, staged));
+                    outcome = self.router.way(Target::At(*key)).and_then(|way| self.stage(*key, *write, self.near(way)?, staged));
                 }
             }
             match outcome {
@@ -212,12 +214,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     /// Step 1 for one write, if there is anything to do. Returns the value that the key has. Damage counts as another thread in the way: the write made alone
     /// reports it.
-    fn stage<'a>(&'a self, key: &'a K, write: Write, route: &Route, staged: &mut Stage<'a, K, LINES>) -> Result<Option<NonZeroU64>, Restart> {
+    fn stage<'a>(&'a self, key: &'a K, write: Write, near: Near<'a, LINES>, staged: &mut Stage<'a, K, LINES>) -> Result<Option<NonZeroU64>, Restart> {
         let place = Place::of::<LINES>(key.token());
-        let (leaf, descriptor) = self.leaf(route.leaf)?;
+        let Near { way, leaf, descriptor } = near;
         // Since the first of these, no other thread has changed the leaf, and its range stands.
         let (mut taken, mut holder) = (0, None);
-        let others = if staged.held.may_hold(route.leaf) { &mut staged.writes[..] } else { &mut [] };
+        let others = if staged.held.may_hold(way.leaf) { &mut staged.writes[..] } else { &mut [] };
         for other in others.iter_mut().filter(|other| std::ptr::eq(other.descriptor, descriptor)) {
             if other.place.token == place.token {
                 return if other.key == key { other.follow(write) } else { Err(Restart) };
@@ -228,15 +230,18 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             }
         }
         let version = if holder.is_some() { 0 } else { descriptor.latch().try_read()? };
-        self.router.validate(route)?;
+        way.validate()?;
         let found = descriptor.find(Wide::get(), &self.pool, leaf, key, place).map_err(|_| Restart)?;
         let old = found.map(|(_, old)| old);
         let (slot, deed) = match (found, write.sets()) {
             (None, Some((value, When::Absent | When::Always))) => match descriptor.room::<LINES>(Wide::get(), place, taken) {
-                Some(slot) => (slot, Deed::Add(value)),
+                Some(slot) => {
+                    probe::prefetch(leaf.line(slot));
+                    (slot, Deed::Add(value))
+                }
                 None if holder.is_some() => return Err(Restart),
                 // An error is reported when the write is made alone.
-                None => return self.split(key, value, Reached { way: self.router.along(route), leaf, descriptor, version })?.or(Err(Restart)),
+                None => return self.split(key, value, Reached { way, leaf, descriptor, version })?.or(Err(Restart)),
             },
             (Some((slot, _)), Some((value, When::Present | When::Always))) => (slot, Deed::Set(value)),
             (Some((slot, _)), None) => (slot, Deed::Remove),
@@ -254,14 +259,14 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         if !matches!(deed, Deed::Add(_)) {
             holder.unwrap_or(&mut hold).latch_later();
         }
-        staged.held.add(route.leaf);
+        staged.held.add(way.leaf);
         if !K::WHOLE {
             match deed {
-                Deed::Add(_) => self.known.orders.prefetch(route.leaf),
-                _ => self.known.orders.prefetch_order(route.leaf),
+                Deed::Add(_) => self.known.orders.prefetch(way.leaf),
+                _ => self.known.orders.prefetch_order(way.leaf),
             }
         }
-        staged.writes.push(Staged { key, number: route.leaf, leaf, descriptor, slot, place, deed, hold });
+        staged.writes.push(Staged { key, number: way.leaf, leaf, descriptor, slot, place, deed, hold });
         Ok(old)
     }
 

@@ -31,7 +31,7 @@ use super::leaf::{Descriptor, Leaf};
 use crate::arena::Arena;
 use crossbeam_utils::CachePadded;
 use everleaf_pmem::schedule::{self, atomic::AtomicU64};
-use everleaf_pmem::{Durable, Flushed, Fresh, HANDLE_BITS, Handles, LINE, Medium, Off, Pm, Pool, Word, resident};
+use everleaf_pmem::{Durable, Flushed, Fresh, HANDLE_BITS, Handles, LINE, Medium, Off, Pm, Pool, Word, probe, resident};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -237,12 +237,12 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     /// # Errors
     /// A full pool.
     pub(super) fn take<M: Medium>(&self, pool: &Pool<M>, first: &Word) -> Result<Dead, Error> {
-        if let Some(leaf) = self.take_dead() {
+        if let Some(leaf) = self.take_dead(pool) {
             return Ok(leaf);
         }
         let _list = schedule::lock(&self.list);
         // Another thread may have made an extent meanwhile.
-        if let Some(leaf) = self.take_dead() {
+        if let Some(leaf) = self.take_dead(pool) {
             return Ok(leaf);
         }
         let extents = self.alloc_some(pool)?;
@@ -288,12 +288,15 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
         std::iter::once(top).chain(rest).map(|extent| Ok(self.add(&mut state, extent)?.collect())).collect()
     }
 
-    /// Takes a dead leaf, if there is one.
-    fn take_dead(&self) -> Option<Dead> {
-        let mut state = schedule::lock(&self.state);
-        let leaf = state.free.pop().or_else(|| state.withheld.pop());
+    /// Takes a dead leaf, if there is one. Prefetches the next.
+    fn take_dead<M: Medium>(&self, pm: &Pm<M>) -> Option<Dead> {
+        let (leaf, next) = {
+            let mut state = schedule::lock(&self.state);
+            (state.free.pop().or_else(|| state.withheld.pop()), state.free.last().copied())
+        };
         // A thread that sees a store to the leaf also sees that its former life has ended.
         fence(Release);
+        next.and_then(|next| Self::leaf(pm, next.number)).into_iter().for_each(probe::prefetch_lines);
         leaf
     }
 

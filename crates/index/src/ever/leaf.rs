@@ -21,11 +21,11 @@
 use super::{Error, Key};
 use crate::key::SPREAD;
 use crate::latch::Latch;
-use crate::record::Record;
 use crate::selective::leaf::each;
 use bytemuck::Zeroable;
 use everleaf_pmem::vector::{Tagged, Wide};
 use everleaf_pmem::{Medium, Pm, Word, resident};
+use std::hint::select_unpredictable;
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -238,7 +238,7 @@ impl Descriptor {
     ) -> Result<Option<(usize, NonZeroU64)>, Error> {
         let [home, away] = self.candidates::<LINES>(wide, place);
         // Whether the key is at home decides no branch, since that is unpredictable.
-        let likely = if home != 0 { home } else { away };
+        let likely = select_unpredictable(home != 0, home, away);
         if likely == 0 {
             return Ok(None);
         }
@@ -253,7 +253,7 @@ impl Descriptor {
     #[inline(always)]
     pub(super) fn likely<const LINES: usize>(&self, wide: Option<Wide>, place: Place) -> Option<usize> {
         let [home, away] = self.candidates::<LINES>(wide, place);
-        let likely = if home != 0 { home } else { away };
+        let likely = select_unpredictable(home != 0, home, away);
         (likely != 0).then_some(likely.trailing_zeros() as usize)
     }
 
@@ -287,17 +287,6 @@ impl Descriptor {
         match leaf.read(slot) {
             Some(Slot { token, value }) if token == place.token && key.compare(pm, 0, key.head(0), value)?.is_eq() => Ok(Some(value)),
             _ => Ok(None),
-        }
-    }
-
-    /// Prefetches the record of a key, if there is one. A hint.
-    #[inline(always)]
-    pub(super) fn prefetch_record<M: Medium, const LINES: usize>(&self, pm: &Pm<M>, leaf: &Leaf<LINES>, place: Place) {
-        let [home, away] = self.candidates::<LINES>(Wide::get(), place);
-        if let Some(slot) = each(if home != 0 { home } else { away }).next()
-            && let Some(found) = leaf.read(slot)
-        {
-            Record::prefetch(pm, found.value.get());
         }
     }
 

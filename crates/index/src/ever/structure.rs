@@ -1,6 +1,6 @@
 //! Splits and merges. The comments number the steps of the protocols in `ever.rs`.
 
-use super::directory::{Dead, Directory, Number};
+use super::directory::{Dead, Directory, Number, handle};
 use super::leaf::{Built, Descriptor, Leaf, Place, SLOTS_MAX, Slot};
 use super::order::{ByHeads, Frame, Sorted, lost, tell_apart};
 use super::{Ever, Reached};
@@ -169,6 +169,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     pub(super) fn split(&self, key: &K, value: NonZeroU64, reached: Reached<'_, LINES>) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
         // Prefetched while the write before is at its fence.
         probe::prefetch_lines(reached.leaf);
+        self.router.approach_behind(&reached.way);
         let appending = reached.descriptor.latch().append_from(reached.version)?;
         let is_done = match self.divide(key, value, &reached, appending) {
             Ok(is_done) => is_done,
@@ -191,10 +192,14 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let goes_right = *key >= *separator.borrow();
         let (staying, moving) = placed.split_at(at);
         let moved = moving.iter().fold(0, |moved, placed| moved | 1 << placed.slot);
-        let mut upper: Vec<Slot> = moving.iter().filter_map(|placed| leaf.read(placed.slot)).collect();
+        let mut upper = Vec::with_capacity(moving.len() + 1);
+        upper.extend(moving.iter().filter_map(|placed| leaf.read(placed.slot)));
         upper.extend(goes_right.then(|| Slot { token: key.token(), value }));
         let (word, fence) = separator.borrow().fence(&self.pool)?;
         let right = self.directory.take(&self.pool, &self.root().first)?;
+        let entry = self.directory.entry(&self.pool, right.number);
+        probe::prefetch(entry);
+        probe::prefetch(self.known.descriptors.get(handle(right.number)));
         // Step 1.
         let built = self.write(right, &upper);
         let fence = self.pool.fence_all(fence.map(|fence| fence.flush()));
@@ -219,7 +224,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             }
         }
         // Step 2.
-        self.directory.entry(&self.pool, right.number).commit(&self.pool, word, 1);
+        entry.commit(&self.pool, word, 1);
         // Step 3.
         let _pinned = (!K::WHOLE).then(|| self.pool.pin());
         // Readers of the leaf need not wait for a thread that merges two others under its node.
@@ -263,6 +268,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     pub(super) fn merge(&self, key: &K, side: Direction) -> Result<bool, Restart> {
         let Some(pair) = self.router.neighbours(key, side)? else { return Ok(false) };
         let [left, right] = pair.leaves();
+        for number in [left, right] {
+            probe::prefetch(self.directory.entry(&self.pool, number));
+        }
+        if let Ok((leaf, descriptor)) = self.leaf(left) {
+            leaf.lines_of(descriptor.occupied::<LINES>(Wide::get())).for_each(probe::prefetch);
+        }
         let held = self.hold(left).and_then(|one| match self.hold(right) {
             Ok(other) => Ok([one, other]),
             Err(Restart) => {

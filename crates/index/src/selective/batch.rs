@@ -28,7 +28,7 @@
 //! - *What is replaced* may be back after a crash before the fence: what it links must be in place until then, and so must what is linked instead.
 
 use super::leaf::{Change, LeafLayout, Written};
-use super::router::{GROUP, Restart, Route, Router, Target};
+use super::router::{GROUP, Restart, Router, Target, Way};
 use super::structure::{Structure, merge_sparse};
 use super::{Held, Selective, When};
 use crate::batch::{APPROACHED_MAX, Fencing};
@@ -71,18 +71,17 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     pub(super) fn write_many(&self, writes: &[(&K, Write)], fencing: Fencing, returned: &mut Vec<Option<NonZeroU64>>) -> Result<(), Error> {
         let mut staged = Stage::new();
         for writes in writes.chunks(APPROACHED_MAX) {
-            let (mut keys, mut routes) = ([K::LOWEST; GROUP], [const { None }; GROUP]);
+            let mut keys = [K::LOWEST; GROUP];
             keys.iter_mut().zip(writes).for_each(|(to, (key, _))| *to = key);
-            self.approach(&keys[..writes.len()], &mut routes[..writes.len()]);
-            for ((key, write), route) in writes.iter().zip(routes) {
-                // A route may be out of date because of a split, and then the batch may be in its own way.
-                let mut outcome = route.ok_or(Restart).and_then(|route| self.stage(key, *write, Some(route), &mut staged));
+            for ((key, write), way) in writes.iter().zip(self.approach(&keys[..writes.len()])) {
+                // A way may be out of date because of a split, and then the batch may be in its own way.
+                let mut outcome = way.ok_or(Restart).and_then(|way| self.stage(key, *write, way, &mut staged));
                 for is_in_the_way in [false, true] {
                     if outcome.is_err() {
                         if is_in_the_way {
                             self.settle(&mut staged, fencing);
                         }
-                        outcome = self.stage(key, *write, None, &mut staged);
+                        outcome = self.router.way(Target::At(*key)).and_then(|way| self.stage(key, *write, way, &mut staged));
                     }
                 }
                 returned.push(match (outcome, write.sets()) {
@@ -97,11 +96,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     }
 
     /// Step 1 for one write. Returns the value that the key has. Damage counts as somebody in the way: the write made alone reports it.
-    fn stage<'a>(&'a self, key: &'a K, write: Write, mut start: Option<Route>, staged: &mut Stage<'a, K, L>) -> Result<Option<NonZeroU64>, Restart> {
-        let way = match start.take() {
-            Some(route) => self.router.take_up(&route)?,
-            None => self.router.way(Target::At(key))?,
-        };
+    fn stage<'a>(&'a self, key: &'a K, write: Write, way: Way<'a>, staged: &mut Stage<'a, K, L>) -> Result<Option<NonZeroU64>, Restart> {
         if let Some(group) = staged.last_mut().filter(|group| group.held.off == way.leaf) {
             way.validate()?;
             if *group.last >= *key {

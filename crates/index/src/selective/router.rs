@@ -42,6 +42,7 @@ impl<K: ?Sized> Clone for Target<'_, K> {
 impl<K: ?Sized> Copy for Target<'_, K> {}
 
 /// Where a search has ended, and by which version of which node. It is valid if `validate` says so when what it leads to has been read.
+#[derive(Clone, Copy)]
 pub struct Way<'a> {
     pub(crate) leaf: u64,
     latch: &'a Latch,
@@ -132,10 +133,13 @@ pub trait Router<K: Key + ?Sized>: Send + Sync + 'static {
         Statistics::default()
     }
 
-    /// Finds the leaves of at most [`GROUP`] keys at once, so that they wait for memory together. A key gets no route if somebody was in its way.
-    fn find_many(&self, keys: &[&K], routes: &mut [Option<Route>]) {
-        for (route, key) in routes.iter_mut().zip(keys) {
-            *route = self.find(Target::At(key)).ok();
+    /// Finds the leaves of at most [`GROUP`] keys at once, so that they wait for memory together. Calls `found` for each, in any order, but not for a key if
+    /// somebody was in its way.
+    fn find_many<'a>(&'a self, keys: &[&K], mut found: impl FnMut(usize, Way<'a>)) {
+        for (at, key) in keys.iter().enumerate() {
+            if let Ok(way) = self.way(Target::At(key)) {
+                found(at, way);
+            }
         }
     }
 

@@ -28,13 +28,13 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
             })?;
             let next = next_bound(fences, direction);
             if let Some(next) = &next
-                && let Ok(route) = self.router.find(scan_target(next, direction))
+                && let Ok(way) = self.router.way(scan_target(next, direction))
             {
-                if let Ok((leaf, latch)) = self.leaf(route.leaf) {
+                if let Ok((leaf, latch)) = self.leaf(way.leaf) {
                     probe::prefetch(latch);
                     probe::prefetch_lines(leaf);
                 }
-                start = Some(route);
+                start = Some(way);
             }
             Ok(next.into())
         };

@@ -75,8 +75,8 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for AnyRouter<K, FANOUT> {
         whichever!(self, router => router.take_up(route))
     }
 
-    fn find_many(&self, keys: &[&K], routes: &mut [Option<Route>]) {
-        whichever!(self, router => router.find_many(keys, routes));
+    fn find_many<'a>(&'a self, keys: &[&K], found: impl FnMut(usize, Way<'a>)) {
+        whichever!(self, router => router.find_many(keys, found));
     }
 
     fn approach(&self, key: &K) -> [Option<u64>; 2] {

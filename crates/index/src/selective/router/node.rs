@@ -112,8 +112,8 @@ impl<const FANOUT: usize> Node<FANOUT> {
 
     /// Prefetches what a search for this head reads next.
     #[inline(always)]
-    pub(super) fn approach(&self, head: u64) {
-        self.approach_part(Self::part_of(self.heads.part(signed(head))));
+    pub(super) fn approach(&self, wide: Option<Wide>, head: u64) {
+        self.approach_part(Self::part_of(self.heads.part(wide, signed(head))));
     }
 
     /// The part that a slot belongs to.
@@ -238,8 +238,8 @@ impl<K: Key + ?Sized> Separators<K> {
 
     /// Prefetches what the search for a key reads, in a node whose first line is there.
     #[inline(always)]
-    pub(super) fn approach<const FANOUT: usize>(&self, node: &Node<FANOUT>, key: &K) {
-        node.approach(key.head(node.shape().skip));
+    pub(super) fn approach<const FANOUT: usize>(&self, wide: Option<Wide>, node: &Node<FANOUT>, key: &K) {
+        node.approach(wide, key.head(node.shape().skip));
     }
 
     fn separator(&self, head: u64, tail: u32) -> K::Owned {

@@ -31,6 +31,7 @@ use super::siblings::{Hold, Join, Siblings, first_of_two};
 use super::{Fences, GROUP, Route, Router, Target, Way};
 use crate::latch::{Latch, Restart, until_done};
 use crate::scan::bound_behind;
+use crate::selective::leaf::each;
 use crate::{Direction, Key};
 use crossbeam_utils::CachePadded;
 use everleaf_pmem::Handles;
@@ -43,6 +44,17 @@ use std::borrow::Borrow;
 use std::ops::Bound;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// A bit for each key of a group.
+type Missing = u32;
+/// Most keys for which descents one after the other take less time than together.
+const ALONE_MAX: u32 = 3;
+
+fn all_of<K: ?Sized>(keys: &[&K]) -> Missing {
+    Missing::MAX.checked_shr(Missing::BITS - keys.len() as u32).unwrap_or(0)
+}
+
+const _: () = assert!(GROUP == Missing::BITS as usize);
 
 /// See the module documentation.
 pub struct Olc<K: ?Sized, const FANOUT: usize> {
@@ -175,6 +187,8 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         if let Some(way) = self.cut_short(wide, key) {
             return Ok(way);
         }
+        // Not in a function of its own with the note: what it returns was copied through memory by vectors, which wait there until the words that were stored
+        // have left the processor, behind the fence of the write before.
         let way = self.find_at(key)?;
         self.note(key, way.node, way.slot);
         Ok(way)
@@ -185,15 +199,32 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         self.shortcuts.note(key.head(0), node, Node::<FANOUT>::part_of(slot), || self.free.in_use());
     }
 
-    /// Routes by shortcuts, if there are any, for keys that wait for memory together.
-    fn cut_short_many(&self, keys: &[&K], routes: &mut [Option<Route>]) {
-        let node_of = |key: &K| self.shortcuts.find(key.head(0)).map(|(number, _)| self.node(number));
-        keys.iter().filter_map(|key| node_of(key)).for_each(Node::prefetch);
-        keys.iter().filter_map(|key| Some((node_of(key)?, key))).for_each(|(node, key)| node.approach(key.head(0)));
-        let wide = Wide::get();
-        for (route, key) in routes.iter_mut().zip(keys) {
-            *route = self.cut_short(wide, key).map(|way| way.route());
+    /// The first steps of a search for integers that wait for memory together: calls `found` for each to which a shortcut leads. Returns a bit for each other.
+    #[inline(always)]
+    fn cut_short_many<'a>(&'a self, keys: &[&K], found: &mut impl FnMut(usize, Way<'a>)) -> Missing {
+        let mut missing = all_of(keys);
+        let Some(table) = self.shortcuts.table() else { return missing };
+        let mut numbers = [0; GROUP];
+        for (number, key) in numbers.iter_mut().zip(keys) {
+            let named = table.find(key.head(0));
+            let node = self.node(named.node);
+            node.prefetch();
+            if let Some(part) = named.part {
+                node.approach_part(part);
+            }
+            *number = named.node;
         }
+        let wide = Wide::get();
+        if !table.is_far() {
+            numbers.iter().zip(keys).for_each(|(number, key)| self.node(*number).approach(wide, key.head(0)));
+        }
+        for (at, (number, key)) in numbers.iter().zip(keys).enumerate() {
+            if let Some(way) = self.way_under(wide, *number, key.head(0)) {
+                found(at, way);
+                missing &= !(1 << at);
+            }
+        }
+        missing
     }
 
     /// The way of an integer by a shortcut, if there is one. No node above is read. A live node of the lowest level that nobody has locked has its range for
@@ -202,16 +233,52 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     #[inline(always)]
     pub(crate) fn cut_short(&self, wide: Option<Wide>, key: &K) -> Option<Way<'_>> {
         let head = key.head(0);
-        let (number, part) = self.shortcuts.find(head)?;
-        let node = self.node(number);
-        if let Some(part) = part {
-            node.approach_part(part);
+        let named = self.shortcuts.table()?.find(head);
+        if let Some(part) = named.part {
+            self.node(named.node).approach_part(part);
         }
+        self.way_under(wide, named.node, head)
+    }
+
+    /// The way under a node that a shortcut has named.
+    #[inline(always)]
+    fn way_under(&self, wide: Option<Wide>, number: u32, head: u64) -> Option<Way<'_>> {
+        let node = self.node(number);
         let latch = node.latch();
         let version = latch.try_read().ok()?;
         let slot = node.lowest_slot_of(wide, head)?;
         let leaf = node.children.get(slot)?.load(Relaxed);
         Some(Way { leaf, latch, version, node: number, slot })
+    }
+
+    /// Goes down from the root for several keys, so that they wait for memory together.
+    #[inline(never)]
+    fn find_missing<'a>(&'a self, keys: &[&K], missing: Missing, found: &mut impl FnMut(usize, Way<'a>)) {
+        let (wide, mut descents) = (Wide::get(), [None; GROUP]);
+        each(missing).for_each(|at| descents[at] = self.begin().ok());
+        let mut are_under_way = true;
+        while are_under_way {
+            are_under_way = false;
+            for (descent, key) in descents.iter().zip(keys) {
+                if let Some(at) = descent {
+                    self.separators.approach(wide, at.node, key);
+                }
+            }
+            for (at, (descent, key)) in descents.iter_mut().zip(keys).enumerate() {
+                let Some(under_way) = descent else { continue };
+                match self.step(under_way, Target::At(key)).map(|step| step.way()) {
+                    Ok(None) => are_under_way = true,
+                    Ok(Some(way)) => {
+                        if K::WHOLE {
+                            self.note(key, way.node, way.slot);
+                        }
+                        *descent = None;
+                        found(at, way);
+                    }
+                    Err(Restart) => *descent = None,
+                }
+            }
+        }
     }
 
     #[inline(always)]
@@ -263,6 +330,12 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         Ok(bound)
     }
 
+    /// Prefetches what changes in the node above when the leaf at the end of a way is split or merged.
+    #[inline(always)]
+    pub(crate) fn approach_behind(&self, way: &Way<'_>) {
+        self.node(way.node).approach_behind(way.slot);
+    }
+
     /// Takes up a route again.
     #[inline(always)]
     pub(crate) fn along(&self, route: &Route) -> Way<'_> {
@@ -310,12 +383,12 @@ struct Step<'a, const FANOUT: usize> {
     shape: Shape,
 }
 
-impl<const FANOUT: usize> Step<'_, FANOUT> {
+impl<'a, const FANOUT: usize> Step<'a, FANOUT> {
     /// The way to the leaf, if the step is the last.
     #[inline(always)]
-    fn route(&self) -> Option<Route> {
+    fn way(&self) -> Option<Way<'a>> {
         let Self { node, number, version, slot, shape } = *self;
-        (shape.level == 0).then(|| Route { leaf: node.children[slot].load(Relaxed), node: number, version, slot })
+        (shape.level == 0).then(|| Way { leaf: node.children[slot].load(Relaxed), latch: node.latch(), version, node: number, slot })
     }
 }
 
@@ -337,8 +410,8 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
             let version = node.latch().try_read()?;
             let shape = node.shape();
             let slot = self.separators.search(node, shape, target);
-            if let Some(route) = (Step { node, number, version, slot, shape }).route() {
-                return Ok(route);
+            if let Some(way) = (Step { node, number, version, slot, shape }).way() {
+                return Ok(way.route());
             }
             number = node.children[slot].load(Relaxed) as u32;
         }
@@ -361,35 +434,19 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
         Ok(self.along(route))
     }
 
-    fn find_many(&self, keys: &[&K], routes: &mut [Option<Route>]) {
-        if K::WHOLE {
-            self.cut_short_many(keys, routes);
+    #[inline(always)]
+    fn find_many<'a>(&'a self, keys: &[&K], mut found: impl FnMut(usize, Way<'a>)) {
+        let missing = if K::WHOLE { self.cut_short_many(keys, &mut found) } else { all_of(keys) };
+        if missing.count_ones() > ALONE_MAX {
+            self.find_missing(keys, missing, &mut found);
+            return;
         }
-        let mut descents = [None; GROUP];
-        let mut under_way = 0;
-        for (descent, _) in descents.iter_mut().zip(&*routes).filter(|(_, route)| route.is_none()) {
-            *descent = self.begin().ok();
-            under_way += 1;
-        }
-        while under_way > 0 {
-            under_way = 0;
-            for (descent, key) in descents.iter().zip(keys) {
-                if let Some(at) = descent {
-                    self.separators.approach(at.node, key);
+        for at in each(missing) {
+            if let Ok(way) = self.find_at(keys[at]) {
+                if K::WHOLE {
+                    self.note(keys[at], way.node, way.slot);
                 }
-            }
-            for ((descent, key), route) in descents.iter_mut().zip(keys).zip(&mut *routes) {
-                let Some(at) = descent else { continue };
-                match self.step(at, Target::At(key)).map(|step| step.route()) {
-                    Ok(None) => under_way += 1,
-                    Ok(found) => {
-                        if let Some(found) = found.as_ref().filter(|_| K::WHOLE) {
-                            self.note(key, found.node, found.slot);
-                        }
-                        (*descent, *route) = (None, found);
-                    }
-                    Err(Restart) => *descent = None,
-                }
+                found(at, way);
             }
         }
     }

@@ -16,7 +16,7 @@ use everleaf_pmem::{HANDLE_BITS, Handles};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Entries for a node.
-const SHARE: usize = 8;
+const SHARE: usize = 16;
 const SIZE_MIN: usize = 64;
 /// The bits of an entry that hold the handle of a node. Those above hold the part.
 const NODE: u32 = (1 << HANDLE_BITS) - 1;
@@ -29,7 +29,7 @@ const IN_USE: u64 = 1 << 8;
 /// The bit of a state that says: there are so many nodes that their first lines are not in a near cache.
 const IS_FAR: u64 = 1 << 9;
 /// The number of entries from which first lines are far.
-const FAR: usize = 1 << 16;
+const FAR: usize = 1 << 17;
 
 /// See the module documentation.
 pub(super) struct Shortcuts {
@@ -61,26 +61,52 @@ fn is_of_the_few(key: u64) -> bool {
     key.wrapping_mul(SPREAD) >> 58 == 0
 }
 
+/// A table of shortcuts.
+#[derive(Clone, Copy)]
+pub(super) struct Table<'a> {
+    entries: &'a Handles<AtomicU32, SIZE_MIN>,
+    state: u64,
+}
+
+/// What a shortcut names.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    /// The node that a key may belong to.
+    pub(super) node: u32,
+    /// The part of it to prefetch at once.
+    pub(super) part: Option<usize>,
+}
+
+impl Table<'_> {
+    #[inline(always)]
+    pub(super) fn find(self, key: u64) -> Named {
+        let entry = self.entry(key).load(Relaxed);
+        Named { node: entry & NODE, part: self.is_far().then_some((entry >> HANDLE_BITS) as usize) }
+    }
+
+    /// Whether there are so many nodes that their first lines are not in a near cache.
+    #[inline(always)]
+    pub(super) fn is_far(self) -> bool {
+        self.state & IS_FAR != 0
+    }
+
+    #[inline(always)]
+    fn entry(&self, key: u64) -> &AtomicU32 {
+        // Keys beyond the reach get any entry.
+        self.entries.get((self.state >> 32) as u32 | (key >> (self.state % u64::from(u64::BITS))) as u32)
+    }
+}
+
 impl Shortcuts {
     pub(super) fn new() -> Self {
         Self { entries: Handles::new(), state: AtomicU64::new(0), account: CachePadded::default() }
     }
 
-    /// The node that a key may belong to, and the part of it to prefetch at once.
+    /// The table in use, if there is one.
     #[inline(always)]
-    pub(super) fn find(&self, key: u64) -> Option<(u32, Option<usize>)> {
+    pub(super) fn table(&self) -> Option<Table<'_>> {
         let state = self.state.load(Relaxed);
-        if state == 0 {
-            return None;
-        }
-        let entry = self.entry(state, key).load(Relaxed);
-        Some((entry & NODE, (state & IS_FAR != 0).then_some((entry >> HANDLE_BITS) as usize)))
-    }
-
-    #[inline(always)]
-    fn entry(&self, state: u64, key: u64) -> &AtomicU32 {
-        // Keys beyond the reach get any entry.
-        self.entries.get((state >> 32) as u32 | (key >> (state % u64::from(u64::BITS))) as u32)
+        (state != 0).then_some(Table { entries: &self.entries, state })
     }
 
     /// There is to be no table.
@@ -100,24 +126,24 @@ impl Shortcuts {
     #[inline]
     pub(super) fn note(&self, key: u64, node: u32, part: usize, nodes: impl FnOnce() -> u32) {
         let node = node | (part as u32) << HANDLE_BITS;
-        let state = self.state.load(Relaxed);
-        if state == 0 {
+        let table = self.table();
+        if let Some(table) = table {
+            let entry = table.entry(key);
+            if entry.load(Relaxed) != node {
+                entry.store(node, Relaxed);
+            }
+        } else {
             // No search has help: only a few of them may write to shared memory.
             let chosen = self.account.chosen.load(Relaxed);
             if chosen == NEVER || chosen != 0 && !is_of_the_few(key) {
                 return;
-            }
-        } else {
-            let entry = self.entry(state, key);
-            if entry.load(Relaxed) != node {
-                entry.store(node, Relaxed);
             }
         }
         // Threads may lose each other's notes: only their approximate number matters.
         let notes = self.account.notes.load(Relaxed);
         self.account.notes.store(notes + 1, Relaxed);
         if notes.is_multiple_of(FITTING) {
-            self.fit(state, nodes(), notes % TRIAL == TRIAL - FITTING);
+            self.fit(table.map_or(0, |table| table.state), nodes(), notes % TRIAL == TRIAL - FITTING);
         }
     }
 
@@ -154,7 +180,7 @@ mod tests {
     #[test]
     fn what_was_noted_is_found() {
         let shortcuts = Shortcuts::new();
-        assert_eq!(shortcuts.find(7), None);
+        assert!(shortcuts.table().is_none());
         let nodes = 1000;
         shortcuts.reach(u64::MAX);
         for round in 0..3 {
@@ -162,15 +188,16 @@ mod tests {
                 shortcuts.note(u64::from(node) << 54 | round, node, 3, || nodes);
             }
         }
-        assert!((0..nodes).all(|node| shortcuts.find(u64::from(node) << 54) == Some((node, None))));
+        let find = |shortcuts: &Shortcuts, key| shortcuts.table().unwrap().find(key);
+        assert!((0..nodes).all(|node| find(&shortcuts, u64::from(node) << 54) == Named { node, part: None }));
         // Small keys get a finer table, but no place out of bounds.
         let shortcuts = Shortcuts::new();
         shortcuts.reach(5000);
         for round in 0..3 {
             (0..100).for_each(|node| shortcuts.note(node * 50 + round, node as u32, 0, || 100));
         }
-        assert!((0..100).all(|node| shortcuts.find(node * 50) == Some((node as u32, None))));
-        assert!(shortcuts.find(u64::MAX).is_some_and(|(node, _)| node < 100));
+        assert!((0..100).all(|node| find(&shortcuts, u64::from(node) * 50) == Named { node, part: None }));
+        assert!(find(&shortcuts, u64::MAX).node < 100);
     }
 
     #[test]
@@ -180,7 +207,8 @@ mod tests {
         for round in 0..2 {
             (0..64).for_each(|node| shortcuts.note(u64::from(node) << 58 | round, node, node as usize % 7, || FAR as u32));
         }
-        assert!((0..64).all(|node| shortcuts.find(u64::from(node) << 58) == Some((node, Some(node as usize % 7)))));
+        let table = shortcuts.table().unwrap();
+        assert!((0..64).all(|node| table.find(u64::from(node) << 58) == Named { node, part: Some(node as usize % 7) }));
     }
 
     #[test]
@@ -190,7 +218,7 @@ mod tests {
         for note in 0..2 * TRIAL {
             shortcuts.note(note % 1000, (note % 1000) as u32, 0, || 1000);
         }
-        assert_eq!(shortcuts.find(7), None);
+        assert!(shortcuts.table().is_none());
         let others = (0..2 * TRIAL).filter(|key| !is_of_the_few(*key));
         let notes = shortcuts.account.notes.load(Relaxed);
         others.for_each(|key| shortcuts.note(key, 0, 0, || unreachable!("nobody counts nodes")));
@@ -198,7 +226,7 @@ mod tests {
         for key in (0..2 * TRIAL).filter(|key| is_of_the_few(*key)) {
             shortcuts.note(key, 0, 0, || 3000);
         }
-        assert!(shortcuts.find(7).is_some(), "with more nodes it may be worth something");
+        assert!(shortcuts.table().is_some(), "with more nodes it may be worth something");
     }
 
     #[test]
@@ -208,7 +236,7 @@ mod tests {
         shortcuts.reach(u64::MAX);
         for nodes in [50, 5000] {
             (0..2 * TRIAL).for_each(|note| shortcuts.note(note << 40, note as u32 % nodes, 0, || nodes));
-            assert_eq!(shortcuts.find(7), None);
+            assert!(shortcuts.table().is_none());
         }
     }
 }
