@@ -206,17 +206,12 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
         let Some(table) = self.shortcuts.table() else { return missing };
         let mut numbers = [0; GROUP];
         for (number, key) in numbers.iter_mut().zip(keys) {
-            let named = table.find(key.head(0));
-            let node = self.node(named.node);
-            node.prefetch();
-            if let Some(part) = named.part {
-                node.approach_part(part);
-            }
-            *number = named.node;
+            *number = table.find(key.head(0)).node;
+            self.node(*number).prefetch();
         }
         let wide = Wide::get();
-        if !table.is_far() {
-            numbers.iter().zip(keys).for_each(|(number, key)| self.node(*number).approach(wide, key.head(0)));
+        for (number, key) in numbers.iter().zip(keys) {
+            self.node(*number).approach(wide, key.head(0));
         }
         for (at, (number, key)) in numbers.iter().zip(keys).enumerate() {
             if let Some(way) = self.way_under(wide, *number, key.head(0)) {

@@ -15,8 +15,10 @@ use everleaf_pmem::schedule::atomic::{AtomicU32, AtomicU64};
 use everleaf_pmem::{HANDLE_BITS, Handles};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Entries for a node.
+/// Entries for a node, at least, where nodes are near and where they are far. Entries that name the wrong one of two neighbours are fewer if there are more; but
+/// a table that is not in a near cache itself loses by them.
 const SHARE: usize = 16;
+const FAR_SHARE: usize = 8;
 const SIZE_MIN: usize = 64;
 /// The bits of an entry that hold the handle of a node. Those above hold the part.
 const NODE: u32 = (1 << HANDLE_BITS) - 1;
@@ -26,10 +28,10 @@ const FITTING: u64 = 16;
 const TRIAL: u64 = 1 << 16;
 /// The bit of a state that says: a table is in use.
 const IN_USE: u64 = 1 << 8;
-/// The bit of a state that says: there are so many nodes that their first lines are not in a near cache.
+/// The bit of a state that says: nodes are far.
 const IS_FAR: u64 = 1 << 9;
-/// The number of entries from which first lines are far.
-const FAR: usize = 1 << 17;
+/// The number of nodes from which they are far: their first lines are not in a near cache.
+const FAR: u32 = 1 << 13;
 
 /// See the module documentation.
 pub(super) struct Shortcuts {
@@ -81,13 +83,7 @@ impl Table<'_> {
     #[inline(always)]
     pub(super) fn find(self, key: u64) -> Named {
         let entry = self.entry(key).load(Relaxed);
-        Named { node: entry & NODE, part: self.is_far().then_some((entry >> HANDLE_BITS) as usize) }
-    }
-
-    /// Whether there are so many nodes that their first lines are not in a near cache.
-    #[inline(always)]
-    pub(super) fn is_far(self) -> bool {
-        self.state & IS_FAR != 0
+        Named { node: entry & NODE, part: (self.state & IS_FAR != 0).then_some((entry >> HANDLE_BITS) as usize) }
     }
 
     #[inline(always)]
@@ -150,13 +146,14 @@ impl Shortcuts {
     /// Chooses a table for so many nodes, or gives up the one in use, on trial, if it names less than half of them.
     #[cold]
     fn fit(&self, state: u64, nodes: u32, is_trial: bool) {
-        let chunk = (nodes as usize * SHARE).div_ceil(SIZE_MIN).next_power_of_two().ilog2();
+        let is_far = nodes >= FAR;
+        let chunk = (nodes as usize * if is_far { FAR_SHARE } else { SHARE }).div_ceil(SIZE_MIN).next_power_of_two().ilog2();
         let Some(first) = Handles::<AtomicU32, SIZE_MIN>::handle((SIZE_MIN << chunk) - SIZE_MIN) else { return };
         if state == 0 && self.account.chosen.load(Relaxed) == chunk + 1 {
             return;
         }
         let (reach, size) = (u64::BITS - self.account.reach.load(Relaxed).leading_zeros(), SIZE_MIN.ilog2() + chunk);
-        let distance = if SIZE_MIN << chunk >= FAR { IS_FAR } else { 0 };
+        let distance = if is_far { IS_FAR } else { 0 };
         let wanted = u64::from(first) << 32 | distance | IN_USE | u64::from(reach.saturating_sub(size));
         if wanted != state {
             self.entries.get_or_make(first);
@@ -205,7 +202,7 @@ mod tests {
         let shortcuts = Shortcuts::new();
         shortcuts.reach(u64::MAX);
         for round in 0..2 {
-            (0..64).for_each(|node| shortcuts.note(u64::from(node) << 58 | round, node, node as usize % 7, || FAR as u32));
+            (0..64).for_each(|node| shortcuts.note(u64::from(node) << 58 | round, node, node as usize % 7, || FAR));
         }
         let table = shortcuts.table().unwrap();
         assert!((0..64).all(|node| table.find(u64::from(node) << 58) == Named { node, part: Some(node as usize % 7) }));
