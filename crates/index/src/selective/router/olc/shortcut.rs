@@ -15,8 +15,8 @@ use everleaf_pmem::schedule::atomic::{AtomicU32, AtomicU64};
 use everleaf_pmem::{HANDLE_BITS, Handles};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Entries for a node, at least, where nodes are near and where they are far. Entries that name the wrong one of two neighbours are fewer if there are more; but
-/// a table that is not in a near cache itself loses by them.
+/// Entries for a node, at least, where nodes are near and where they are far. The more there are, the fewer of them name the wrong one of two neighbours; but a
+/// table that is not in a near cache itself loses by them.
 const SHARE: usize = 16;
 const FAR_SHARE: usize = 8;
 const SIZE_MIN: usize = 64;
