@@ -288,7 +288,7 @@ pub trait Handle {
     /// # Errors
     /// Those of each call.
     fn update_each(&mut self, keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
-        keys.zip(values).try_for_each(|(key, value)| self.update(key, value))
+        update_one_by_one(self, keys, values)
     }
 
     /// The same with [`Handle::delete`]. Returns how many keys existed.
@@ -296,11 +296,7 @@ pub trait Handle {
     /// # Errors
     /// Those of each call.
     fn delete_each(&mut self, keys: ChunksExact<'_, u8>) -> Result<u64, Error> {
-        let mut deleted = 0;
-        for key in keys {
-            deleted += u64::from(self.delete(key)?);
-        }
-        Ok(deleted)
+        delete_one_by_one(self, keys)
     }
 
     /// Looks up several keys at once: calls `visit` with the number of each and its value, in any order.
@@ -330,6 +326,21 @@ pub trait Handle {
 fn insert_one_by_one(handle: &mut (impl Handle + ?Sized), keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
     let mut pairs = keys.zip(values);
     pairs.try_for_each(|(key, value)| handle.insert(key, value))
+}
+
+/// See [`Handle::update_each`].
+fn update_one_by_one(handle: &mut (impl Handle + ?Sized), keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
+    let mut pairs = keys.zip(values);
+    pairs.try_for_each(|(key, value)| handle.update(key, value))
+}
+
+/// See [`Handle::delete_each`].
+fn delete_one_by_one(handle: &mut (impl Handle + ?Sized), keys: ChunksExact<'_, u8>) -> Result<u64, Error> {
+    let mut deleted = 0;
+    for key in keys {
+        deleted += u64::from(handle.delete(key)?);
+    }
+    Ok(deleted)
 }
 
 /// See [`Handle::get_each`].

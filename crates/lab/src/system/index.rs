@@ -157,6 +157,10 @@ impl<K: Class + ?Sized> Open<K> {
         Error::system(self.entry.name, format!("{count} keys are there that were never inserted"))
     }
 
+    fn absent(&self) -> Error {
+        Error::system(self.entry.name, "a key to update is not there")
+    }
+
     /// Whether the value is stored in the value word itself.
     fn is_inline(&self) -> bool {
         K::WHOLE && self.setting.value_bytes == 8
@@ -353,7 +357,7 @@ impl<K: Class + ?Sized> Handle for Threads<'_, K> {
         };
         match update().map_err(open.failed())? {
             true => Ok(()),
-            false => Err(Error::system(open.entry.name, "a key to update is not there")),
+            false => Err(open.absent()),
         }
     }
 
@@ -394,6 +398,34 @@ impl<K: Class + ?Sized> Handle for Threads<'_, K> {
             }
         }
         Ok(())
+    }
+
+    fn update_each(&mut self, keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
+        let open = self.open;
+        if !open.is_inline() {
+            return super::update_one_by_one(self, keys, values);
+        }
+        for (key, value) in keys.zip(values) {
+            let word = open.word(key, value).map_err(open.failed())?;
+            match K::decode(key, |key| open.index.update(key, word)) {
+                Ok(Some(_)) => {}
+                Ok(None) => return Err(open.absent()),
+                Err(error) => return Err(open.failed()(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn delete_each(&mut self, keys: ChunksExact<'_, u8>) -> Result<u64, Error> {
+        let open = self.open;
+        if !open.is_inline() {
+            return super::delete_one_by_one(self, keys);
+        }
+        let mut deleted = 0;
+        for key in keys {
+            deleted += u64::from(K::decode(key, |key| open.index.remove(key)).map_err(open.failed())?.is_some());
+        }
+        Ok(deleted)
     }
 
     fn get_each(&mut self, keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>) -> Result<u64, Error> {
