@@ -36,7 +36,7 @@ use crate::{Direction, Key};
 use crossbeam_utils::CachePadded;
 use everleaf_pmem::Handles;
 use everleaf_pmem::htm::{Statistics, Transactions};
-use everleaf_pmem::schedule::atomic;
+use everleaf_pmem::schedule::{self, atomic};
 use everleaf_pmem::vector::Wide;
 use parking_lot::Mutex;
 use shortcut::Shortcuts;
@@ -47,8 +47,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// A bit for each key of a group.
 type Missing = u32;
-/// Most keys for which descents one after the other take less time than together.
-const ALONE_MAX: u32 = 3;
+/// If shortcuts have led all integers of a group but this many to their nodes, those go down from the root one after the other: all together takes longer. Low in
+/// builds that check, whose groups are small.
+const ALONE_MAX: u32 = if schedule::IS_BUILT_IN { 1 } else { 3 };
 
 fn all_of<K: ?Sized>(keys: &[&K]) -> Missing {
     Missing::MAX.checked_shr(Missing::BITS - keys.len() as u32).unwrap_or(0)
@@ -432,15 +433,12 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
     #[inline(always)]
     fn find_many<'a>(&'a self, keys: &[&K], mut found: impl FnMut(usize, Way<'a>)) {
         let missing = if K::WHOLE { self.cut_short_many(keys, &mut found) } else { all_of(keys) };
-        if missing.count_ones() > ALONE_MAX {
-            self.find_missing(keys, missing, &mut found);
-            return;
+        if !K::WHOLE || missing.count_ones() > ALONE_MAX {
+            return self.find_missing(keys, missing, &mut found);
         }
         for at in each(missing) {
             if let Ok(way) = self.find_at(keys[at]) {
-                if K::WHOLE {
-                    self.note(keys[at], way.node, way.slot);
-                }
+                self.note(keys[at], way.node, way.slot);
                 found(at, way);
             }
         }
