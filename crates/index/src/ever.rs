@@ -136,9 +136,10 @@ enum Purpose {
     Add,
 }
 
-/// A leaf by a way that nobody has validated.
+/// The leaf of a key by a way that nobody has validated.
 #[derive(Clone, Copy)]
 struct Near<'a, const LINES: usize> {
+    place: Place,
     way: Way<'a>,
     leaf: &'a Leaf<LINES>,
     descriptor: &'a Descriptor,
@@ -192,9 +193,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     /// The leaf at the end of a way.
     #[inline(always)]
-    fn near<'a>(&'a self, way: Way<'a>) -> Result<Near<'a, LINES>, Restart> {
+    fn near<'a>(&'a self, place: Place, way: Way<'a>) -> Result<Near<'a, LINES>, Restart> {
         let (leaf, descriptor) = self.leaf(way.leaf)?;
-        Ok(Near { way, leaf, descriptor })
+        Ok(Near { place, way, leaf, descriptor })
     }
 
     /// Finds the leaf of a key, at a version at which the router knew it. `start` is the leaf as it was found before, if that has not been used up.
@@ -207,9 +208,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         purpose: Purpose,
         start: &mut Option<Near<'a, LINES>>,
     ) -> Result<Reached<'a, LINES>, Restart> {
-        let Near { way, leaf, descriptor } = match start.take() {
+        let Near { way, leaf, descriptor, .. } = match start.take() {
             Some(near) => near,
-            None => self.near(self.router.seek(wide, key)?)?,
+            None => self.near(place, self.router.seek(wide, key)?)?,
         };
         probe::prefetch(leaf.home(place));
         if !K::WHOLE {
@@ -227,7 +228,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     /// The slot that an integer is most likely in, if no other thread is in the way.
     #[inline(always)]
-    fn aim<'a>(wide: Option<Wide>, place: Place, Near { way, leaf, descriptor }: Near<'a, LINES>) -> Result<Aim<'a, LINES>, Restart> {
+    fn aim<'a>(wide: Option<Wide>, Near { place, way, leaf, descriptor }: Near<'a, LINES>) -> Result<Aim<'a, LINES>, Restart> {
         let version = descriptor.latch().try_read()?;
         way.validate()?;
         Ok(Aim { leaf, descriptor, version, slot: descriptor.likely::<LINES>(wide, place) })
@@ -243,9 +244,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             && (wide.is_some() || schedule::is_scheduled())
             && let Some(way) = self.router.cut_short(wide, key)
             && let place = Place::of::<LINES>(key.token())
-            && let Ok(found) = self.near(way).and_then(|near| {
+            && let Ok(found) = self.near(place, way).and_then(|near| {
                 probe::prefetch(near.leaf.home(place));
-                Self::aim(wide, place, near)?.hit(place)
+                Self::aim(wide, near)?.hit(place)
             })
         {
             return Ok(found);
@@ -278,9 +279,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     fn approach<'a>(&'a self, keys: &[&K]) -> [Option<Near<'a, LINES>>; GROUP] {
         let mut nears = [None; GROUP];
         self.router.find_many(keys, |at, way| {
-            nears[at] = self.near(way).ok().inspect(|near| {
+            nears[at] = self.near(Place::of::<LINES>(keys[at].token()), way).ok().inspect(|near| {
                 probe::prefetch(near.descriptor);
-                probe::prefetch(near.leaf.home(Place::of::<LINES>(keys[at].token())));
+                probe::prefetch(near.leaf.home(near.place));
             });
         });
         nears
@@ -288,16 +289,17 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     /// Prefetches the slots, or records, of several keys whose descriptors are under way.
     #[inline(always)]
-    fn approach_entries(&self, keys: &[&K], nears: &[Option<Near<'_, LINES>>]) {
+    fn approach_entries(&self, nears: &[Option<Near<'_, LINES>>]) {
+        if schedule::is_scheduled() {
+            // Nothing that a schedule could find.
+            return;
+        }
         let wide = Wide::get();
-        for (key, near) in keys.iter().zip(nears) {
-            if let Some(Near { leaf, descriptor, .. }) = near
-                && let Some(slot) = descriptor.likely::<LINES>(wide, Place::of::<LINES>(key.token()))
-            {
-                match K::WHOLE {
-                    true => probe::prefetch(leaf.line(slot)),
-                    false => leaf.value(slot).into_iter().for_each(|value| Record::prefetch(&self.pool, value.get())),
-                }
+        for Near { place, leaf, descriptor, .. } in nears.iter().flatten() {
+            let Some(slot) = descriptor.likely::<LINES>(wide, *place) else { continue };
+            match K::WHOLE {
+                true => probe::prefetch(leaf.line(slot)),
+                false => leaf.value(slot).into_iter().for_each(|value| Record::prefetch(&self.pool, value.get())),
             }
         }
     }
@@ -442,12 +444,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         for keys in keys.chunks(GROUP) {
             let (nears, mut aims) = (self.approach(keys), [const { None }; GROUP]);
             if K::WHOLE {
-                for ((aim, key), near) in aims.iter_mut().zip(keys).zip(&nears) {
-                    *aim = near.and_then(|near| Self::aim(wide, Place::of::<LINES>(key.token()), near).ok());
+                for (aim, near) in aims.iter_mut().zip(&nears) {
+                    *aim = near.and_then(|near| Self::aim(wide, near).ok());
                     aim.iter().for_each(Aim::prefetch);
                 }
             } else {
-                self.approach_entries(keys, &nears);
+                self.approach_entries(&nears);
             }
             for ((key, near), aim) in keys.iter().zip(&nears).zip(&aims) {
                 values.push(match aim.as_ref().map(|aim| aim.hit(Place::of::<LINES>(key.token()))) {

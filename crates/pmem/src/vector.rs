@@ -116,16 +116,19 @@ impl<H, const N: usize> Parted<H, N> {
     #[inline(always)]
     pub fn part(&self, wide: Option<Wide>, key: u64) -> usize {
         const { Self::CHECKED };
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        let hints = match wide {
-            // SAFETY: AVX-512 is there. The first 64 bytes are header and hints.
-            Some(_) => unsafe { avx512::hints_not_above(std::ptr::from_ref(self).cast(), key) },
-            None => not_above(&self.hints, key),
-        };
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        let (hints, _) = (not_above(&self.hints, key), wide);
         // The search may meet words that were never in order, whose hints match no part.
-        (hints * Self::PART).min(N - Self::PART)
+        (self.hints_not_above(wide, key) * Self::PART).min(N - Self::PART)
+    }
+
+    #[inline(always)]
+    fn hints_not_above(&self, wide: Option<Wide>, key: u64) -> usize {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if wide.is_some() {
+            // SAFETY: AVX-512 is there. The first 64 bytes are header and hints.
+            return unsafe { avx512::hints_not_above(std::ptr::from_ref(self).cast(), key) };
+        }
+        let _ = wide;
+        not_above(&self.hints, key)
     }
 
     /// Number of words that are not above `key`. Unused words count if the key is the maximum.

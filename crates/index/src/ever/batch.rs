@@ -182,7 +182,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         keys.iter_mut().zip(writes).for_each(|(to, (key, _))| *to = key);
         let keys = &keys[..writes.len()];
         let nears = self.approach(keys);
-        self.approach_entries(keys, &nears);
+        self.approach_entries(&nears);
         for ((key, write), near) in writes.iter().zip(&nears) {
             let mut outcome = near.ok_or(Restart).and_then(|near| self.stage(*key, *write, near, staged));
             // A split, perhaps of this very leaf, may have made the way stale; the batch may be in its own way; and a leaf that it has split must be found
@@ -192,7 +192,8 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                     if is_in_the_way {
                         self.settle(staged);
                     }
-                    outcome = self.router.way(Target::At(*key)).and_then(|way| self.stage(*key, *write, self.near(way)?, staged));
+                    outcome =
+                        self.router.way(Target::At(*key)).and_then(|way| self.stage(*key, *write, self.near(Place::of::<LINES>(key.token()), way)?, staged));
                 }
             }
             match outcome {
@@ -215,8 +216,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     /// Step 1 for one write, if there is anything to do. Returns the value that the key has. Damage counts as another thread in the way: the write made alone
     /// reports it.
     fn stage<'a>(&'a self, key: &'a K, write: Write, near: Near<'a, LINES>, staged: &mut Stage<'a, K, LINES>) -> Result<Option<NonZeroU64>, Restart> {
-        let place = Place::of::<LINES>(key.token());
-        let Near { way, leaf, descriptor } = near;
+        let Near { place, way, leaf, descriptor } = near;
         // Since the first of these, no other thread has changed the leaf, and its range stands.
         let (mut taken, mut holder) = (0, None);
         let others = if staged.held.may_hold(way.leaf) { &mut staged.writes[..] } else { &mut [] };

@@ -220,6 +220,13 @@ impl Default for Fingerprints {
 #[repr(transparent)]
 pub(super) struct Descriptor(Tagged<Latch>);
 
+/// The likeliest of the slots that may hold a key. Whether it is at home decides no branch, since that is unpredictable.
+#[inline(always)]
+fn likeliest([home, away]: [u64; 2]) -> Option<usize> {
+    let slots = select_unpredictable(home != 0, home, away);
+    (slots != 0).then_some(slots.trailing_zeros() as usize)
+}
+
 impl Descriptor {
     #[inline(always)]
     pub(super) fn latch(&self) -> &Latch {
@@ -236,25 +243,18 @@ impl Descriptor {
         key: &K,
         place: Place,
     ) -> Result<Option<(usize, NonZeroU64)>, Error> {
-        let [home, away] = self.candidates::<LINES>(wide, place);
-        // Whether the key is at home decides no branch, since that is unpredictable.
-        let likely = select_unpredictable(home != 0, home, away);
-        if likely == 0 {
-            return Ok(None);
-        }
-        let slot = likely.trailing_zeros() as usize;
+        let candidates = self.candidates::<LINES>(wide, place);
+        let Some(slot) = likeliest(candidates) else { return Ok(None) };
         match Self::holds(pm, leaf, slot, key, place)? {
             Some(value) => Ok(Some((slot, value))),
-            None => Self::find_behind(pm, leaf, key, place, slot, [home, away]),
+            None => Self::find_behind(pm, leaf, key, place, slot, candidates),
         }
     }
 
     /// The slot that a key is most likely in, if it is there at all.
     #[inline(always)]
     pub(super) fn likely<const LINES: usize>(&self, wide: Option<Wide>, place: Place) -> Option<usize> {
-        let [home, away] = self.candidates::<LINES>(wide, place);
-        let likely = select_unpredictable(home != 0, home, away);
-        (likely != 0).then_some(likely.trailing_zeros() as usize)
+        likeliest(self.candidates::<LINES>(wide, place))
     }
 
     /// Continues if the likeliest slot holds something else.

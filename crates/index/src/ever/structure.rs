@@ -268,12 +268,6 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     pub(super) fn merge(&self, key: &K, side: Direction) -> Result<bool, Restart> {
         let Some(pair) = self.router.neighbours(key, side)? else { return Ok(false) };
         let [left, right] = pair.leaves();
-        for number in [left, right] {
-            probe::prefetch(self.directory.entry(&self.pool, number));
-        }
-        if let Ok((leaf, descriptor)) = self.leaf(left) {
-            leaf.lines_of(descriptor.occupied::<LINES>(Wide::get())).for_each(probe::prefetch);
-        }
         let held = self.hold(left).and_then(|one| match self.hold(right) {
             Ok(other) => Ok([one, other]),
             Err(Restart) => {
@@ -325,6 +319,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         if !are_worth_merging(counts[0], counts[1], Leaf::<LINES>::MERGED) {
             return None;
         }
+        from.lines_of(moved).for_each(probe::prefetch);
         let [left, right] = [left, right].map(|number| self.directory.entry(&self.pool, number));
         let generation = left.next_generation()?.max(right.generation()?);
         // Step 1.

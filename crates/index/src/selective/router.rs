@@ -66,7 +66,7 @@ impl Way<'_> {
     }
 }
 
-/// A [`Way`] that is kept.
+/// A [`Way`] without a reference, to be taken up later.
 #[derive(Clone, Copy, Default)]
 pub struct Route {
     /// The leaf.

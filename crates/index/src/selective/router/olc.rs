@@ -45,14 +45,15 @@ use std::ops::Bound;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A bit for each key of a group.
+/// Keys of a group: a bit for each.
 type Missing = u32;
 /// If shortcuts have led all integers of a group but this many to their nodes, those go down from the root one after the other: all together takes longer. Low in
 /// builds that check, whose groups are small.
 const ALONE_MAX: u32 = if schedule::IS_BUILT_IN { 1 } else { 3 };
 
-fn all_of<K: ?Sized>(keys: &[&K]) -> Missing {
-    Missing::MAX.checked_shr(Missing::BITS - keys.len() as u32).unwrap_or(0)
+/// The first `count` keys.
+fn first(count: usize) -> Missing {
+    Missing::MAX.checked_shr(Missing::BITS - count as u32).unwrap_or(0)
 }
 
 const _: () = assert!(GROUP == Missing::BITS as usize);
@@ -203,7 +204,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     /// The first steps of a search for integers that wait for memory together: calls `found` for each to which a shortcut leads. Returns a bit for each other.
     #[inline(always)]
     fn cut_short_many<'a>(&'a self, keys: &[&K], found: &mut impl FnMut(usize, Way<'a>)) -> Missing {
-        let mut missing = all_of(keys);
+        let mut missing = first(keys.len());
         let Some(table) = self.shortcuts.table() else { return missing };
         let mut numbers = [0; GROUP];
         for (number, key) in numbers.iter_mut().zip(keys) {
@@ -249,7 +250,7 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
 
     /// Goes down from the root for several keys, so that they wait for memory together.
     #[inline(never)]
-    fn find_missing<'a>(&'a self, keys: &[&K], missing: Missing, found: &mut impl FnMut(usize, Way<'a>)) {
+    fn find_missing<'a>(&'a self, keys: &[&K], missing: Missing, found: &mut dyn FnMut(usize, Way<'a>)) {
         let (wide, mut descents) = (Wide::get(), [None; GROUP]);
         each(missing).for_each(|at| descents[at] = self.begin().ok());
         let mut are_under_way = true;
@@ -330,13 +331,6 @@ impl<K: Key + ?Sized, const FANOUT: usize> Olc<K, FANOUT> {
     #[inline(always)]
     pub(crate) fn approach_behind(&self, way: &Way<'_>) {
         self.node(way.node).approach_behind(way.slot);
-    }
-
-    /// Takes up a route again.
-    #[inline(always)]
-    pub(crate) fn along(&self, route: &Route) -> Way<'_> {
-        let Route { leaf, node, version, slot } = *route;
-        Way { leaf, latch: self.node(node).latch(), version, node, slot }
     }
 
     /// Searches the node that a descent has reached, and goes on to its child, which is prefetched but not read yet.
@@ -427,12 +421,13 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
 
     #[inline(always)]
     fn take_up(&self, route: &Route) -> Result<Way<'_>, Restart> {
-        Ok(self.along(route))
+        let Route { leaf, node, version, slot } = *route;
+        Ok(Way { leaf, latch: self.node(node).latch(), version, node, slot })
     }
 
     #[inline(always)]
     fn find_many<'a>(&'a self, keys: &[&K], mut found: impl FnMut(usize, Way<'a>)) {
-        let missing = if K::WHOLE { self.cut_short_many(keys, &mut found) } else { all_of(keys) };
+        let missing = if K::WHOLE { self.cut_short_many(keys, &mut found) } else { first(keys.len()) };
         if !K::WHOLE || missing.count_ones() > ALONE_MAX {
             return self.find_missing(keys, missing, &mut found);
         }

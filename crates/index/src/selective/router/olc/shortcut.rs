@@ -3,8 +3,8 @@
 //! An entry is a hint, which any thread stores and reads at any time. It may name a node that has been split since, that serves another purpose, or that never
 //! existed. The node itself tells whether it is the right one. So only the searches that the table has not helped keep it up to date.
 //!
-//! An entry also names the part of the node in which the search found its slot. If there are so many nodes that their first lines are not in a near cache, that
-//! part is prefetched along with the first line, which would have named it.
+//! An entry also names the part of the node in which the search found its slot. If there are so many nodes that their first lines are not in a near cache, a
+//! search prefetches that part along with the first line, which would have named it. (Searches for several keys wait for the first lines together.)
 //!
 //! The table has several entries for each node, and covers the keys up to the largest low of a leaf. If keys are spread so unevenly that entries name few of
 //! the nodes, the table does not pay, and is not used until there are more nodes.
@@ -31,7 +31,7 @@ const IN_USE: u64 = 1 << 8;
 /// The bit of a state that says: nodes are far.
 const IS_FAR: u64 = 1 << 9;
 /// The number of nodes from which they are far: their first lines are not in a near cache.
-const FAR: u32 = 1 << 13;
+const FAR: u32 = 1 << 12;
 
 /// See the module documentation.
 pub(super) struct Shortcuts {
