@@ -47,8 +47,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Keys of a group: a bit for each.
 type Missing = u32;
-/// If shortcuts have led all integers of a group but this many to their nodes, those go down from the root one after the other: all together takes longer. Low in
-/// builds that check, whose groups are small.
+/// If shortcuts have led all integers of a group but this many to their nodes, those go down from the root one after the other: together it takes longer. Low
+/// in builds that check, whose groups are small.
 const ALONE_MAX: u32 = if schedule::IS_BUILT_IN { 1 } else { 3 };
 
 /// The first `count` keys.
