@@ -256,7 +256,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
 
     #[inline(never)]
     fn look_up_patiently<'a>(&'a self, key: &K, mut start: Option<Near<'a, LINES>>) -> Result<Option<NonZeroU64>, Error> {
-        let (wide, place) = (Wide::get(), Place::of::<LINES>(key.token()));
+        let (wide, place) = (Wide::get(), start.map_or_else(|| Place::of::<LINES>(key.token()), |near| near.place));
         until_done(|| self.try_look_up(wide, key, place, &mut start))
     }
 

@@ -47,6 +47,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Keys of a group: a bit for each.
 type Missing = u32;
+const _: () = assert!(GROUP == Missing::BITS as usize);
+
 /// If shortcuts have led all integers of a group but this many to their nodes, those go down from the root one after the other: together it takes longer. Low
 /// in builds that check, whose groups are small.
 const ALONE_MAX: u32 = if schedule::IS_BUILT_IN { 1 } else { 3 };
@@ -55,8 +57,6 @@ const ALONE_MAX: u32 = if schedule::IS_BUILT_IN { 1 } else { 3 };
 fn first(count: usize) -> Missing {
     Missing::MAX.checked_shr(Missing::BITS - count as u32).unwrap_or(0)
 }
-
-const _: () = assert!(GROUP == Missing::BITS as usize);
 
 /// See the module documentation.
 pub struct Olc<K: ?Sized, const FANOUT: usize> {
@@ -427,8 +427,11 @@ impl<K: Key + ?Sized, const FANOUT: usize> Router<K> for Olc<K, FANOUT> {
 
     #[inline(always)]
     fn find_many<'a>(&'a self, keys: &[&K], mut found: impl FnMut(usize, Way<'a>)) {
-        let missing = if K::WHOLE { self.cut_short_many(keys, &mut found) } else { first(keys.len()) };
-        if !K::WHOLE || missing.count_ones() > ALONE_MAX {
+        if !K::WHOLE {
+            return self.find_missing(keys, first(keys.len()), &mut found);
+        }
+        let missing = self.cut_short_many(keys, &mut found);
+        if missing.count_ones() > ALONE_MAX {
             return self.find_missing(keys, missing, &mut found);
         }
         for at in each(missing) {
