@@ -10,6 +10,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::slice::ChunksExact;
 use std::time::Instant;
 
 /// Result of an engine's operation.
@@ -177,8 +178,8 @@ impl<E: Engine> Handle for Using<'_, E> {
         self.0.engine.scan(from, visit).map_err(|source| self.failed(source))
     }
 
-    fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> std::result::Result<(), Error> {
-        self.0.engine.put_many(entries).map_err(|source| self.failed(source))
+    fn insert_many(&mut self, keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> std::result::Result<(), Error> {
+        self.0.engine.put_many(&keys.zip(values).collect::<Vec<_>>()).map_err(|source| self.failed(source))
     }
 }
 

@@ -4,7 +4,7 @@
 //! A crash is `kill -9`, after which the server is restarted on the same directory. It has recovered when it answers.
 
 use everleaf_lab::machine::is_installed;
-use everleaf_lab::{Capabilities, Error, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit};
+use everleaf_lab::{Capabilities, Error, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit, fit};
 use redis::{Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -12,6 +12,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::slice::ChunksExact;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -305,20 +306,25 @@ impl Handle for Redis {
         Err(Error::Missing { system: self.name.into(), operation: "scans" })
     }
 
-    fn get_many(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Error> {
+    fn get_many(&mut self, keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>) -> Result<u64, Error> {
         let mut pipeline = redis::pipe();
         for key in keys {
-            pipeline.cmd("GET").arg(*key);
+            pipeline.cmd("GET").arg(key);
         }
-        let found: Vec<Option<Vec<u8>>> = pipeline.query(&mut self.connection).map_err(|error| Error::system(self.name, error))?;
-        found.iter().enumerate().for_each(|(number, value)| visit(number, value.as_deref()));
-        Ok(())
+        let all: Vec<Option<Vec<u8>>> = pipeline.query(&mut self.connection).map_err(|error| Error::system(self.name, error))?;
+        let mut found = 0;
+        for value in all {
+            let start = values.len();
+            found += u64::from(value.map(|value| values.extend_from_slice(&value)).is_some());
+            fit(values, start, value_size);
+        }
+        Ok(found)
     }
 
-    fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> Result<(), Error> {
+    fn insert_many(&mut self, keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
         let mut pipeline = redis::pipe();
-        for (key, value) in entries {
-            pipeline.cmd("SET").arg(*key).arg(*value).ignore();
+        for (key, value) in keys.zip(values) {
+            pipeline.cmd("SET").arg(key).arg(value).ignore();
         }
         pipeline.query(&mut self.connection).map_err(|error| Error::system(self.name, error))
     }
@@ -386,6 +392,20 @@ impl Memcached {
         if line == yes || line == no { Ok(line == yes) } else { Err(unexpected(line)) }
     }
 
+    fn set_all(&mut self, entries: &[(&[u8], &[u8])]) -> Result<(), Error> {
+        for entries in entries.chunks(PIPELINE) {
+            entries.iter().for_each(|(key, value)| self.add_set(key, value));
+            self.send().map_err(self.failed())?;
+            for _ in entries {
+                // With -M it reports when it has no room.
+                if !self.expect(["STORED", "NOT_STORED"]).map_err(self.failed())? {
+                    return Err(Error::system(self.name, "it has not stored a value"));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Asks for values, and calls `found` with each existing one and its position, in order.
     fn ask(&mut self, keys: &[&[u8]], mut found: impl FnMut(usize, &mut dyn Read, usize) -> io::Result<()>) -> io::Result<()> {
         for (first, keys) in keys.chunks(PIPELINE).enumerate() {
@@ -434,7 +454,7 @@ fn unexpected(line: &str) -> io::Error {
 
 impl Handle for Memcached {
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.insert_many(&[(key, value)])
+        self.set_all(&[(key, value)])
     }
 
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
@@ -463,30 +483,19 @@ impl Handle for Memcached {
         Err(Error::Missing { system: self.name.into(), operation: "scans" })
     }
 
-    fn get_many(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Error> {
-        let mut values: Vec<Option<Vec<u8>>> = vec![None; keys.len()];
-        let asked = self.ask(keys, |place, from, size| {
-            let mut value = vec![0; size];
-            from.read_exact(&mut value)?;
-            values[place] = Some(value);
-            Ok(())
+    fn get_many(&mut self, keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>) -> Result<u64, Error> {
+        let (keys, start, mut found) = (keys.collect::<Vec<_>>(), values.len(), 0);
+        values.resize(start + keys.len() * value_size, 0);
+        let asked = self.ask(&keys, |place, from, size| {
+            found += 1;
+            let value = &mut values[start + place * value_size..][..value_size];
+            if size == value_size { from.read_exact(value) } else { io::copy(from, &mut io::sink()).map(drop) }
         });
         asked.map_err(self.failed())?;
-        values.iter().enumerate().for_each(|(number, value)| visit(number, value.as_deref()));
-        Ok(())
+        Ok(found)
     }
 
-    fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> Result<(), Error> {
-        for entries in entries.chunks(PIPELINE) {
-            entries.iter().for_each(|(key, value)| self.add_set(key, value));
-            self.send().map_err(self.failed())?;
-            for _ in entries {
-                // With -M it reports when it has no room.
-                if !self.expect(["STORED", "NOT_STORED"]).map_err(self.failed())? {
-                    return Err(Error::system(self.name, "it has not stored a value"));
-                }
-            }
-        }
-        Ok(())
+    fn insert_many(&mut self, keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
+        self.set_all(&keys.zip(values).collect::<Vec<_>>())
     }
 }

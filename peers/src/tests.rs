@@ -73,16 +73,16 @@ fn check_scan(handle: &mut dyn Handle, model: &Model, from: &[u8], system: &dyn 
     }
 }
 
-fn check_all(instance: &dyn Instance, model: &Model, system: &dyn System, kind: KeyKind) {
+fn check_all(instance: &dyn Instance, model: &Model, system: &dyn System, setting: &Setting) {
     let mut handle = instance.handle().unwrap();
-    let keys: Vec<Vec<u8>> = (0..KEYS).map(|number| key(number, kind)).collect();
+    let keys: Vec<Vec<u8>> = (0..KEYS).map(|number| key(number, setting.key)).collect();
     for key in &keys {
         check_get(handle.as_mut(), model, key, system.name());
     }
-    let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-    let mut found = vec![None; keys.len()];
-    handle.get_many(&keys, &mut |number, value| found[number] = Some(value.map(<[u8]>::to_vec))).unwrap();
-    assert!(keys.iter().zip(found).all(|(key, found)| found == Some(model.get(*key).cloned())), "{}", system.name());
+    let (size, mut found) = (setting.value_bytes as usize, Vec::new());
+    let count = handle.get_many(keys.concat().chunks_exact(keys[0].len()), size, &mut found).unwrap();
+    let expected: Vec<u8> = keys.iter().flat_map(|key| model.get(key).cloned().unwrap_or_else(|| vec![0; size])).collect();
+    assert!(count == model.len() as u64 && found == expected, "{}: {count} of {}", system.name(), model.len());
 }
 
 /// Calls `act` for all peers, each with a seed that is reported when it fails.
@@ -104,11 +104,11 @@ fn peers_answer_as_a_map_does() {
         for_each_peer(kind, value_bytes, |system, setting, random| {
             let (instance, mut model) = (system.create(setting).unwrap(), Model::new());
             run(instance.handle().unwrap().as_mut(), &mut model, random, system, setting);
-            let more: Vec<(Vec<u8>, Vec<u8>)> = (0..50).map(|number| (key(number, kind), vec![7; value_bytes as usize])).collect();
-            let entries: Vec<(&[u8], &[u8])> = more.iter().map(|(key, value)| (key.as_slice(), value.as_slice())).collect();
-            instance.handle().unwrap().insert_many(&entries).unwrap();
-            model.extend(more.clone());
-            check_all(instance.as_ref(), &model, system, kind);
+            let (keys, value): (Vec<_>, _) = ((0..50).map(|number| key(number, kind)).collect(), vec![7; value_bytes as usize]);
+            let (all, values) = (keys.concat(), value.repeat(keys.len()));
+            instance.handle().unwrap().insert_many(all.chunks_exact(keys[0].len()), values.chunks_exact(value.len())).unwrap();
+            model.extend(keys.into_iter().map(|key| (key, value.clone())));
+            check_all(instance.as_ref(), &model, system, setting);
         });
     }
 }
@@ -129,7 +129,7 @@ fn peers_take_several_threads() {
             }
         });
         let model = (0..KEYS).map(|number| (key(number, KeyKind::Integer), number.to_be_bytes().to_vec())).collect();
-        check_all(instance.as_ref(), &model, system, KeyKind::Integer);
+        check_all(instance.as_ref(), &model, system, setting);
     });
 }
 
@@ -143,12 +143,12 @@ fn persistent_peers_come_back_with_what_they_promise() {
             return;
         }
         let mut instance = instance.reopen(Shutdown::Close, 1).unwrap().instance;
-        check_all(instance.as_ref(), &model, system, setting.key);
+        check_all(instance.as_ref(), &model, system, setting);
         run(instance.handle().unwrap().as_mut(), &mut model, random, system, setting);
         instance = instance.reopen(Shutdown::Crash, 1).unwrap().instance;
         // These lose what they have not written yet, as documented.
         if !["sled-nosync", "redb-nosync"].contains(&system.name()) {
-            check_all(instance.as_ref(), &model, system, setting.key);
+            check_all(instance.as_ref(), &model, system, setting);
         }
         assert!(instance.space().unwrap().pool_bytes.is_some_and(|bytes| bytes > 0), "{}", system.name());
     });

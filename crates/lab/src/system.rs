@@ -299,26 +299,20 @@ pub trait Handle {
         delete_one_by_one(self, keys)
     }
 
-    /// Looks up several keys at once: calls `visit` with the number of each and its value, in any order.
+    /// [`Handle::get_each`] by one call of the system, if it has one for that.
     ///
     /// # Errors
     /// Any failure of the system.
-    fn get_many(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Error> {
-        let mut value = Vec::new();
-        for (number, key) in keys.iter().enumerate() {
-            value.clear();
-            let found = self.get(key, &mut value)?;
-            visit(number, found.then_some(&value));
-        }
-        Ok(())
+    fn get_many(&mut self, keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>) -> Result<u64, Error> {
+        self.get_each(keys, value_size, values)
     }
 
-    /// Adds several keys that do not exist, each as [`Handle::insert`] does.
+    /// [`Handle::insert_each`] by one call of the system, if it has one for that.
     ///
     /// # Errors
     /// Any failure of the system.
-    fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> Result<(), Error> {
-        entries.iter().try_for_each(|(key, value)| self.insert(key, value))
+    fn insert_many(&mut self, keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
+        self.insert_each(keys, values)
     }
 }
 
@@ -348,14 +342,18 @@ fn get_one_by_one(handle: &mut (impl Handle + ?Sized), keys: ChunksExact<'_, u8>
     let mut found = 0;
     for key in keys {
         let start = values.len();
-        let is_there = handle.get(key, values)?;
-        found += u64::from(is_there);
-        if !is_there || values.len() != start + value_size {
-            values.truncate(start);
-            values.resize(start + value_size, 0);
-        }
+        found += u64::from(handle.get(key, values)?);
+        fit(values, start, value_size);
     }
     Ok(found)
+}
+
+/// Replaces what is in `values` from `start` on by zeroes if it is no value of that size, as [`Handle::get_each`] does.
+pub fn fit(values: &mut Vec<u8>, start: usize, value_size: usize) {
+    if values.len() != start + value_size {
+        values.truncate(start);
+        values.resize(start + value_size, 0);
+    }
 }
 
 /// An empty pool like those of the systems, with room for this many small entries.

@@ -541,6 +541,16 @@ impl MapHandle<'_> {
             CALLS[which].fetch_add(calls, Ordering::Relaxed);
         }
     }
+
+    fn get_all(&mut self, keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>) -> Result<u64, Error> {
+        let mut found = 0;
+        for key in keys {
+            let start = values.len();
+            found += u64::from(self.get(key, values)?);
+            everleaf_lab::fit(values, start, value_size);
+        }
+        Ok(found)
+    }
 }
 
 impl Handle for MapHandle<'_> {
@@ -557,25 +567,17 @@ impl Handle for MapHandle<'_> {
 
     fn get_each(&mut self, keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>) -> Result<u64, Error> {
         self.count(1, 1);
-        let mut found = 0;
-        for key in keys {
-            let end = values.len() + value_size;
-            found += u64::from(self.get(key, values)?);
-            values.resize(end, 0);
-        }
-        Ok(found)
+        self.get_all(keys, value_size, values)
     }
 
-    fn get_many(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Error> {
+    fn get_many(&mut self, keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>) -> Result<u64, Error> {
         self.count(2, 1);
-        let map = self.0.map.lock().unwrap();
-        keys.iter().enumerate().for_each(|(number, key)| visit(number, map.get(*key).map(Vec::as_slice)));
-        Ok(())
+        self.get_all(keys, value_size, values)
     }
 
-    fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> Result<(), Error> {
+    fn insert_many(&mut self, keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
         self.count(3, 1);
-        entries.iter().try_for_each(|(key, value)| self.insert(key, value))
+        keys.zip(values).try_for_each(|(key, value)| self.insert(key, value))
     }
 
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {

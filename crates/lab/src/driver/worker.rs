@@ -307,20 +307,15 @@ impl Player<'_> {
         Ok(right && left.len() == 0)
     }
 
-    /// Executes a block by one call.
+    /// Executes a block by one call. [`Player::look_back`] checks lookups.
     fn batch(&mut self, block: &Block) -> Result<(), Error> {
         let (key_size, value_size, count) = (self.work.keys.size(), self.work.parameters.value_bytes as usize, block.operations.len());
         let start = Instant::now();
-        let keys = block.keys.chunks_exact(key_size).take(count);
+        let keys = block.keys[..count * key_size].chunks_exact(key_size);
         let kind = if self.work.phase.mix.insert > 0.0 { Kind::Insert } else { Kind::Search };
-        if kind == Kind::Insert {
-            self.handle.insert_many(&keys.zip(block.values.chunks_exact(value_size)).collect::<Vec<_>>())?;
-        } else {
-            let mut right = 0;
-            let mut visit =
-                |at: usize, value: Option<&[u8]>| right += usize::from(value.and_then(|value| version_of(value, block.operations[at].number)).is_some());
-            self.handle.get_many(&keys.collect::<Vec<_>>(), &mut visit)?;
-            self.outcome.wrong += (count - right) as u64;
+        match kind {
+            Kind::Insert => self.handle.insert_many(keys, block.values.chunks_exact(value_size))?,
+            _ => _ = self.handle.get_many(keys, value_size, &mut self.found)?,
         }
         if self.work.parameters.measure == Measure::Latency {
             // Each operation counts as long as the whole batch, as a caller waits for all of it.

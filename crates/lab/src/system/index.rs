@@ -4,7 +4,7 @@
 //! key and value. The record is made durable before it is passed to the index, and freed when the index no longer holds it.
 
 use super::medium::{create_pool, durability, flushed_and_fenced, open_pool};
-use super::{Capabilities, Entries, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit};
+use super::{Capabilities, Entries, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit, fit};
 use crate::Error;
 use crate::plan::KeyKind;
 use everleaf_index::record::Record;
@@ -223,7 +223,7 @@ impl<K: Class + ?Sized> Open<K> {
 
 impl<K: Class + ?Sized> Instance for Open<K> {
     fn handle(&self) -> Result<Box<dyn Handle + '_>, Error> {
-        Ok(Box::new(Threads { open: self, words: Vec::new() }))
+        Ok(Box::new(Threads { open: self, keys: Vec::new(), words: Vec::new() }))
     }
 
     fn bulk_load(&self, entries: &mut Entries<'_>, fill: f64) -> Result<(), Error> {
@@ -316,7 +316,8 @@ impl<K: Class + ?Sized> Instance for Open<K> {
 /// A thread's access to an index.
 struct Threads<'a, K: Class + ?Sized> {
     open: &'a Open<K>,
-    /// Reused for every batch.
+    /// The keys and words of a batch, reused for every one.
+    keys: Vec<K::Owned>,
     words: Vec<Option<NonZeroU64>>,
 }
 
@@ -448,27 +449,29 @@ impl<K: Class + ?Sized> Handle for Threads<'_, K> {
         Ok(found)
     }
 
-    fn get_many(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Error> {
+    fn get_many(&mut self, keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>) -> Result<u64, Error> {
         let open = self.open;
-        let decoded: Vec<K::Owned> = keys.iter().map(|key| K::decode(key, K::to_owned)).collect();
-        let borrowed: Vec<&K> = decoded.iter().map(std::borrow::Borrow::borrow).collect();
+        self.keys.clear();
+        self.keys.extend(keys.map(|key| K::decode(key, K::to_owned)));
+        let keys: Vec<&K> = self.keys.iter().map(std::borrow::Borrow::borrow).collect();
         let _pinned = (!open.is_inline()).then(|| open.pool.pin());
         self.words.clear();
-        open.index.get_many(&borrowed, &mut self.words).map_err(open.failed())?;
-        let mut value = Vec::new();
-        for (number, word) in self.words.iter().enumerate() {
-            value.clear();
-            word.map(|word| open.read(word, &mut value)).transpose().map_err(open.failed())?;
-            visit(number, word.map(|_| value.as_slice()));
+        open.index.get_many(&keys, &mut self.words).map_err(open.failed())?;
+        let mut found = 0;
+        for word in &self.words {
+            let start = values.len();
+            found += u64::from(word.map(|word| open.read(word, values)).transpose().map_err(open.failed())?.is_some());
+            fit(values, start, value_size);
         }
-        Ok(())
+        Ok(found)
     }
 
-    fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> Result<(), Error> {
+    fn insert_many(&mut self, keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
         let open = self.open;
-        let decoded: Vec<K::Owned> = entries.iter().map(|(key, _)| K::decode(key, K::to_owned)).collect();
-        let words = entries.iter().map(|(key, value)| open.word(key, value)).collect::<Result<Vec<_>, _>>().map_err(open.failed())?;
-        let pairs: Vec<(&K, NonZeroU64)> = decoded.iter().map(std::borrow::Borrow::borrow).zip(words).collect();
+        let words = keys.clone().zip(values).map(|(key, value)| open.word(key, value)).collect::<Result<Vec<_>, _>>().map_err(open.failed())?;
+        self.keys.clear();
+        self.keys.extend(keys.map(|key| K::decode(key, K::to_owned)));
+        let pairs: Vec<(&K, NonZeroU64)> = self.keys.iter().map(std::borrow::Borrow::borrow).zip(words).collect();
         self.words.clear();
         open.index.upsert_many(&pairs, &mut self.words).map_err(open.failed())?;
         match self.words.iter().flatten().count() {

@@ -3,13 +3,14 @@
 //! The server runs in this process, with as many threads as there are clients; each handle is a connection. Batches are pipelines.
 
 use super::medium::{create_pool, durability};
-use super::{Capabilities, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit};
+use super::{Capabilities, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit, fit};
 use crate::Error;
 use everleaf::{Options, Store};
 use everleaf_server::{Config, Server, Stop};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::ControlFlow;
+use std::slice::ChunksExact;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -206,21 +207,24 @@ impl Handle for Connection {
         }
     }
 
-    fn get_many(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Error> {
-        keys.iter().for_each(|key| self.push(&[b"GET", key]));
+    fn get_many(&mut self, keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>) -> Result<u64, Error> {
+        let count = keys.len();
+        keys.for_each(|key| self.push(&[b"GET", key]));
         self.send()?;
-        for number in 0..keys.len() {
-            match self.reply()? {
-                Reply::Bytes(bytes) => visit(number, bytes.as_deref()),
-                _ => return Err(unexpected("GET")),
-            }
+        let mut found = 0;
+        for _ in 0..count {
+            let Reply::Bytes(bytes) = self.reply()? else { return Err(unexpected("GET")) };
+            let start = values.len();
+            found += u64::from(bytes.map(|bytes| values.extend_from_slice(&bytes)).is_some());
+            fit(values, start, value_size);
         }
-        Ok(())
+        Ok(found)
     }
 
-    fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> Result<(), Error> {
-        entries.iter().for_each(|(key, value)| self.push(&[b"SET", key, value]));
+    fn insert_many(&mut self, keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
+        let count = keys.len();
+        keys.zip(values).for_each(|(key, value)| self.push(&[b"SET", key, value]));
         self.send()?;
-        entries.iter().try_for_each(|_| self.reply().map(drop))
+        (0..count).try_for_each(|_| self.reply().map(drop))
     }
 }

@@ -1,12 +1,13 @@
 //! Everleaf's store: keys and values of any size in a namespace, on any index.
 
 use super::medium::{create_pool, durability, flushed_and_fenced, open_pool};
-use super::{Capabilities, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit};
+use super::{Capabilities, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit, fit};
 use crate::Error;
 use everleaf::{Direction, Namespace, Options, Store};
 use everleaf_pmem::{Counters, Pool};
 use std::ops::Bound;
 use std::path::PathBuf;
+use std::slice::ChunksExact;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -142,24 +143,28 @@ impl Handle for Threads<'_> {
         self.0.namespace.scan(from, Direction::Forward, visit).map_err(self.0.failed())
     }
 
-    fn get_many(&mut self, keys: &[&[u8]], visit: &mut dyn FnMut(usize, Option<&[u8]>)) -> Result<(), Error> {
+    fn get_many(&mut self, keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>) -> Result<u64, Error> {
+        let (keys, mut count) = (keys.collect::<Vec<_>>(), 0);
         if self.0.system.by_snapshots {
-            let values = self.0.store.snapshot().and_then(|snapshot| snapshot.get_many(&self.0.namespace, keys)).map_err(self.0.failed())?;
-            values.iter().enumerate().for_each(|(number, value)| visit(number, value.as_deref()));
-            return Ok(());
+            let found = self.0.store.snapshot().and_then(|snapshot| snapshot.get_many(&self.0.namespace, &keys)).map_err(self.0.failed())?;
+            for value in found {
+                let start = values.len();
+                count += u64::from(value.map(|value| values.extend_from_slice(&value)).is_some());
+                fit(values, start, value_size);
+            }
+            return Ok(count);
         }
-        let (mut number, mut value) = (0, Vec::new());
-        let visited = self.0.namespace.visit_many(keys, |found| {
-            value.clear();
-            found.as_ref().map(|found| found.copy_to(&mut value)).transpose()?;
-            visit(number, found.is_some().then_some(&value));
-            number += 1;
+        let visited = self.0.namespace.visit_many(&keys, |found| {
+            let start = values.len();
+            count += u64::from(found.map(|found| found.copy_to(values)).transpose()?.is_some());
+            fit(values, start, value_size);
             Ok::<_, everleaf::Error>(())
         });
-        visited.map_err(self.0.failed())
+        visited.map_err(self.0.failed())?;
+        Ok(count)
     }
 
-    fn insert_many(&mut self, entries: &[(&[u8], &[u8])]) -> Result<(), Error> {
-        self.0.namespace.put_many(entries).map_err(self.0.failed())
+    fn insert_many(&mut self, keys: ChunksExact<'_, u8>, values: ChunksExact<'_, u8>) -> Result<(), Error> {
+        self.0.namespace.put_many(&keys.zip(values).collect::<Vec<_>>()).map_err(self.0.failed())
     }
 }
