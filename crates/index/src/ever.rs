@@ -226,28 +226,39 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(Reached { way, leaf, descriptor, version })
     }
 
-    /// The slot that an integer is most likely in, if no other thread is in the way.
+    /// What has been found, at its version, if no other thread is in the way.
     #[inline(always)]
-    fn aim<'a>(wide: Option<Wide>, Near { place, way, leaf, descriptor }: Near<'a, LINES>) -> Result<Aim<'a, LINES>, Restart> {
+    fn reached<'a>(Near { way, leaf, descriptor, .. }: Near<'a, LINES>) -> Result<Reached<'a, LINES>, Restart> {
         let version = descriptor.latch().try_read()?;
         way.validate()?;
-        Ok(Aim { leaf, descriptor, version, slot: descriptor.likely::<LINES>(wide, place) })
+        Ok(Reached { way, leaf, descriptor, version })
     }
 
-    /// Looks an integer up if a shortcut leads to it, no other thread is in the way, and the likeliest slot holds it. This takes so few instructions that the
-    /// processor has several lookups of a caller under way at once, each waiting for its own memory.
+    /// The slot that an integer is most likely in.
+    #[inline(always)]
+    fn aim<'a>(wide: Option<Wide>, place: Place, Reached { leaf, descriptor, version, .. }: Reached<'a, LINES>) -> Aim<'a, LINES> {
+        Aim { leaf, descriptor, version, slot: descriptor.likely::<LINES>(wide, place) }
+    }
+
+    /// The leaf of an integer, if a shortcut leads there and no other thread is in the way. What begins so, and finds what it hopes for, takes so few
+    /// instructions that the processor has several operations of a caller under way at once, each waiting for its own memory.
+    #[inline(always)]
+    fn dash<'a>(&'a self, wide: Option<Wide>, key: &K, place: Place) -> Option<Reached<'a, LINES>> {
+        // Without vectors this gains nothing. A scheduler, which has none, must see it nonetheless.
+        if !K::WHOLE || wide.is_none() && !schedule::is_scheduled() {
+            return None;
+        }
+        let near = self.near(place, self.router.cut_short(wide, key)?).ok()?;
+        probe::prefetch(near.leaf.home(place));
+        Self::reached(near).ok()
+    }
+
+    /// Looks an integer up where it most likely is, or any key patiently.
     #[inline(always)]
     fn look_up(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
-        let wide = Wide::get();
-        // Without vectors this gains nothing. A scheduler, which has none, must see it nonetheless.
-        if K::WHOLE
-            && (wide.is_some() || schedule::is_scheduled())
-            && let Some(way) = self.router.cut_short(wide, key)
-            && let place = Place::of::<LINES>(key.token())
-            && let Ok(found) = self.near(place, way).and_then(|near| {
-                probe::prefetch(near.leaf.home(place));
-                Self::aim(wide, near)?.hit(place)
-            })
+        let (wide, place) = (Wide::get(), Place::of::<LINES>(key.token()));
+        if let Some(reached) = self.dash(wide, key, place)
+            && let Ok(found) = Self::aim(wide, place, reached).hit(place)
         {
             return Ok(found);
         }
@@ -305,8 +316,26 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     }
 
     fn set(&self, key: &K, value: NonZeroU64, when: When) -> Result<Option<NonZeroU64>, Error> {
-        let wide = Wide::get();
-        let place = Place::of::<LINES>(key.token());
+        let (wide, place) = (Wide::get(), Place::of::<LINES>(key.token()));
+        if let Some(reached) = self.dash(wide, key, place)
+            && let Ok(found) = reached.descriptor.find(wide, &self.pool, reached.leaf, key, place)
+        {
+            let done = match found {
+                Some((slot, _)) if when != When::Absent => self.change(&reached, slot, value),
+                None if when != When::Present => {
+                    reached.descriptor.room::<LINES>(wide, place, 0).ok_or(Restart).and_then(|slot| self.add(&reached, slot, key, place, value))
+                }
+                _ => reached.descriptor.latch().validate(reached.version),
+            };
+            if done.is_ok() {
+                return Ok(found.map(|(_, old)| old));
+            }
+        }
+        self.set_patiently(wide, key, place, value, when)
+    }
+
+    #[inline(never)]
+    fn set_patiently(&self, wide: Option<Wide>, key: &K, place: Place, value: NonZeroU64, when: When) -> Result<Option<NonZeroU64>, Error> {
         until_done(|| self.try_set(wide, key, place, value, when))
     }
 
@@ -322,29 +351,45 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 return Ok(Err(error));
             }
         };
-        let old = found.map(|(_, old)| old);
         match found {
-            Some((slot, _)) if when != When::Absent => {
-                let lock = self.replace(leaf, descriptor, version, slot, Some(value))?;
-                self.keep(reached.way.leaf, || lock.change());
-            }
-            None if when != When::Present => {
-                let Some(slot) = descriptor.room::<LINES>(wide, place, 0) else {
-                    return self.split(key, value, reached);
-                };
-                if !K::WHOLE {
-                    // The order of the leaf is not prefetched before, as some callers mostly set keys that are present.
-                    self.known.orders.prefetch(reached.way.leaf);
-                }
-                let appending = descriptor.latch().append_from(version)?;
-                leaf.write(&self.pool, slot, Slot { token: place.token, value });
-                self.pool.persist(leaf.line(slot));
-                self.show(reached.way.leaf, descriptor, || appending.change(), slot, key, place);
-                self.known.keys.add(1);
-            }
+            Some((slot, _)) if when != When::Absent => self.change(&reached, slot, value)?,
+            None if when != When::Present => match descriptor.room::<LINES>(wide, place, 0) {
+                Some(slot) => self.add(&reached, slot, key, place, value)?,
+                None => return self.split(key, value, reached),
+            },
             _ => descriptor.latch().validate(version)?,
         }
-        Ok(Ok(old))
+        Ok(Ok(found.map(|(_, old)| old)))
+    }
+
+    /// Replaces the value in a slot, if the leaf has not changed.
+    #[inline(always)]
+    fn change(&self, reached: &Reached<'_, LINES>, slot: usize, value: NonZeroU64) -> Result<(), Restart> {
+        let lock = self.replace(reached, slot, Some(value))?;
+        self.keep(reached.way.leaf, || lock.change());
+        Ok(())
+    }
+
+    /// Inserts a key in a vacant slot, if the leaf has not changed.
+    #[inline(always)]
+    fn add(
+        &self,
+        Reached { way, leaf, descriptor, version }: &Reached<'_, LINES>,
+        slot: usize,
+        key: &K,
+        place: Place,
+        value: NonZeroU64,
+    ) -> Result<(), Restart> {
+        if !K::WHOLE {
+            // The order of the leaf is not prefetched before, as some callers mostly set keys that are present.
+            self.known.orders.prefetch(way.leaf);
+        }
+        let appending = descriptor.latch().append_from(*version)?;
+        leaf.write(&self.pool, slot, Slot { token: place.token, value });
+        self.pool.persist(leaf.line(slot));
+        self.show(way.leaf, descriptor, || appending.change(), slot, key, place);
+        self.known.keys.add(1);
+        Ok(())
     }
 
     /// Makes a key count that was written to a slot of a leaf to which no other thread writes.
@@ -373,64 +418,105 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         }
     }
 
-    /// Durably stores another value, or none, in a slot of a leaf that has not changed since `version`: step 1 of an update. Returns the latch.
+    /// Durably stores another value, or none, in a slot of a leaf, if that has not changed: step 1 of an update. Returns the latch.
     #[inline(always)]
-    fn replace<'a>(&self, leaf: &Leaf<LINES>, descriptor: &'a Descriptor, version: u64, slot: usize, value: Option<NonZeroU64>) -> Result<Locked<'a>, Restart> {
-        let store = || {
-            leaf.set_value(&self.pool, slot, value);
-            self.pool.flush(leaf.line(slot));
-        };
+    fn replace<'a>(&self, reached: &Reached<'a, LINES>, slot: usize, value: Option<NonZeroU64>) -> Result<Locked<'a>, Restart> {
         if self.pool.medium().holds_back() {
-            let appending = descriptor.latch().append_from(version)?;
-            self.pool.publish(store);
-            return Ok(appending.lock());
+            return self.replace_later(reached, slot, value);
         }
-        let lock = descriptor.latch().lock_from(version)?;
-        store();
+        let lock = reached.descriptor.latch().lock_from(reached.version)?;
+        self.store(reached.leaf, slot, value);
         self.pool.fence();
         Ok(lock)
     }
 
+    /// The same if the store waits for a device.
+    #[cold]
+    fn replace_later<'a>(&self, reached: &Reached<'a, LINES>, slot: usize, value: Option<NonZeroU64>) -> Result<Locked<'a>, Restart> {
+        let appending = reached.descriptor.latch().append_from(reached.version)?;
+        self.pool.publish(|| self.store(reached.leaf, slot, value));
+        Ok(appending.lock())
+    }
+
+    /// Stores another value, or none, in a slot. The caller fences.
+    #[inline(always)]
+    fn store(&self, leaf: &Leaf<LINES>, slot: usize, value: Option<NonZeroU64>) {
+        leaf.set_value(&self.pool, slot, value);
+        self.pool.flush(leaf.line(slot));
+    }
+
     fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
         let (wide, place) = (Wide::get(), Place::of::<LINES>(key.token()));
+        if let Some(reached) = self.dash(wide, key, place)
+            && let Ok(Some((slot, old))) = reached.descriptor.find(wide, &self.pool, reached.leaf, key, place)
+            && self.clear(wide, key, &reached, slot).is_ok()
+        {
+            return Ok(Some(old));
+        }
+        self.take_patiently(wide, key, place)
+    }
+
+    #[inline(never)]
+    fn take_patiently(&self, wide: Option<Wide>, key: &K, place: Place) -> Result<Option<NonZeroU64>, Error> {
         until_done(|| self.try_take(wide, key, place))
     }
 
     #[inline(always)]
     fn try_take(&self, wide: Option<Wide>, key: &K, place: Place) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
-        let Reached { way, leaf, descriptor, version } = self.reach(wide, key, place, Purpose::Change, &mut None)?;
-        let (slot, old) = match descriptor.find(wide, &self.pool, leaf, key, place) {
-            Ok(Some(found)) => found,
-            absent => {
-                descriptor.latch().validate(version)?;
-                return Ok(absent.map(|_| None));
+        let reached = self.reach(wide, key, place, Purpose::Change, &mut None)?;
+        match reached.descriptor.find(wide, &self.pool, reached.leaf, key, place) {
+            Ok(Some((slot, old))) => {
+                self.clear(wide, key, &reached, slot)?;
+                Ok(Ok(Some(old)))
             }
-        };
+            absent => {
+                reached.descriptor.latch().validate(reached.version)?;
+                Ok(absent.map(|_| None))
+            }
+        }
+    }
+
+    /// Removes the key in a slot, if the leaf has not changed.
+    #[inline(always)]
+    fn clear(&self, wide: Option<Wide>, key: &K, reached: &Reached<'_, LINES>, slot: usize) -> Result<(), Restart> {
         // Counted before the fingerprint is cleared: a vector load of a word just stored has to wait until the store has left the processor, which is behind
         // the fence.
-        let left = (descriptor.occupied::<LINES>(wide).count_ones() as usize).saturating_sub(1);
+        let left = reached.descriptor.count::<LINES>(wide).saturating_sub(1);
         let is_sparse = is_getting_sparse(left, Leaf::<LINES>::MERGED);
-        let beside = if is_sparse { self.descriptors_beside(&way.route()) } else { [None; 2] };
-        // They are read behind the fence.
-        beside.into_iter().flatten().for_each(probe::prefetch);
-        let lock = self.replace(leaf, descriptor, version, slot, None)?;
-        self.hide(way.leaf, descriptor, || lock.change(), slot);
+        if is_sparse {
+            self.approach_beside(reached);
+        }
+        let lock = self.replace(reached, slot, None)?;
+        self.hide(reached.way.leaf, reached.descriptor, || lock.change(), slot);
         drop(lock);
         self.known.keys.add(-1);
         if is_sparse {
-            // Most attempts are not worth it, and need not latch anything to find that out. A leaf alone under its node may get a neighbour by the attempt.
-            let is_alone = beside.iter().all(Option::is_none);
-            let is_worth_it = |beside: &Descriptor| are_worth_merging(left, beside.occupied::<LINES>(wide).count_ones() as usize, Leaf::<LINES>::MERGED);
-            let [ahead, behind] = beside.map(|beside| is_alone || beside.is_some_and(is_worth_it));
-            if ahead || behind {
-                merge_sparse(left, |side| match side {
-                    Direction::Forward if !ahead => Ok(false),
-                    Direction::Reverse if !behind => Ok(false),
-                    _ => self.merge(key, side),
-                });
-            }
+            self.merge_if_worth_it(wide, key, reached, left);
         }
-        Ok(Ok(Some(old)))
+        Ok(())
+    }
+
+    /// Prefetches what is read behind the fence of a removal, if it leaves few entries.
+    #[inline(never)]
+    fn approach_beside(&self, reached: &Reached<'_, LINES>) {
+        self.descriptors_beside(&reached.way.route()).into_iter().flatten().for_each(probe::prefetch);
+    }
+
+    /// Merges a leaf that has this many entries left with one beside it. Most attempts are not worth it, and need not latch anything to find that out. A leaf
+    /// alone under its node may get a neighbour by the attempt.
+    #[inline(never)]
+    fn merge_if_worth_it(&self, wide: Option<Wide>, key: &K, reached: &Reached<'_, LINES>, left: usize) {
+        let beside = self.descriptors_beside(&reached.way.route());
+        let is_alone = beside.iter().all(Option::is_none);
+        let is_worth_it = |beside: &Descriptor| are_worth_merging(left, beside.count::<LINES>(wide), Leaf::<LINES>::MERGED);
+        let [ahead, behind] = beside.map(|beside| is_alone || beside.is_some_and(is_worth_it));
+        if ahead || behind {
+            merge_sparse(left, |side| match side {
+                Direction::Forward if !ahead => Ok(false),
+                Direction::Reverse if !behind => Ok(false),
+                _ => self.merge(key, side),
+            });
+        }
     }
 }
 
@@ -445,7 +531,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             let (nears, mut aims) = (self.approach(keys), [const { None }; GROUP]);
             if K::WHOLE {
                 for (aim, near) in aims.iter_mut().zip(&nears) {
-                    *aim = near.and_then(|near| Self::aim(wide, near).ok());
+                    *aim = near.and_then(|near| Some(Self::aim(wide, near.place, Self::reached(near).ok()?)));
                     aim.iter().for_each(Aim::prefetch);
                 }
             } else {

@@ -48,15 +48,21 @@ impl<'a> Lines<'a> {
         let size = size_of_val(what);
         let start = std::ptr::from_ref(what).cast::<u8>();
         let skew = start.addr() % LINE;
-        // An empty slice may lie anywhere, even in memory that is not mapped.
-        let count = if size == 0 { 0 } else { (skew + size).div_ceil(LINE) };
+        let count = match size {
+            // An empty slice may lie anywhere, even in memory that is not mapped.
+            0 => 0,
+            // A word, for one. The compiler knows its size, but not that it ends in the line in which it begins.
+            1..=LINE if size <= align_of_val(what) => 1,
+            _ => (skew + size).div_ceil(LINE),
+        };
         Self { first: start.wrapping_sub(skew), at: at.wrapping_sub(skew), count, mapped: PhantomData }
     }
 
-    /// Address of the first line in this process, for the processor and the kernel; not to be accessed.
+    /// Addresses of the lines in this process, for the processor and the kernel; not to be accessed.
     #[inline(always)]
-    pub(crate) fn first(&self) -> *const u8 {
-        self.first
+    pub(crate) fn each(&self) -> impl Iterator<Item = *const u8> {
+        let first = self.first;
+        (0..self.count).map(move |line| first.wrapping_add(line * LINE))
     }
 
     /// Offset of the first line in the pool, in bytes.

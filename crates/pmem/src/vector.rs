@@ -69,6 +69,18 @@ impl Wide {
     }
 }
 
+/// Number of ones. Without a proof that there is an instruction for it, it takes a dozen.
+#[inline(always)]
+pub fn count_ones(wide: Option<Wide>, bits: u64) -> usize {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if wide.is_some() {
+        // SAFETY: a processor with AVX-512 has the instruction.
+        return unsafe { avx512::count_ones(bits) };
+    }
+    let _ = wide;
+    bits.count_ones() as usize
+}
+
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 impl Wide {
     #[cold]
@@ -178,6 +190,19 @@ impl<H> Tagged<H> {
         }
         let _ = wide;
         bytes.map(|byte| equal_bytes_of_seven(&self.tags, byte))
+    }
+
+    /// A bit for each tag that is 0, as in [`Tagged::equal`].
+    #[inline(always)]
+    pub fn zeroes(&self, wide: Option<Wide>) -> u64 {
+        const { Self::CHECKED };
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if wide.is_some() {
+            // SAFETY: AVX-512 is there, and this is a line.
+            return unsafe { avx512::zero_tags(std::ptr::from_ref(self).cast()) };
+        }
+        let _ = wide;
+        equal_bytes_of_seven(&self.tags, 0)
     }
 }
 
@@ -572,6 +597,40 @@ mod avx512 {
         }
         [firsts >> 8, seconds >> 8]
     }
+
+    /// See [`Tagged::zeroes`](super::Tagged::zeroes).
+    ///
+    /// # Safety
+    /// AVX-512 is there; a line is readable at `at`.
+    #[inline(always)]
+    pub(super) unsafe fn zero_tags(at: *const u8) -> u64 {
+        let zeroes: u64;
+        // SAFETY: the lines read a line, and write nothing.
+        unsafe {
+            asm!(
+                "vmovdqu64 zmm16, zmmword ptr [{at}]",
+                "vptestnmb k1, zmm16, zmm16",
+                "kmovq {zeroes}, k1",
+                at = in(reg) at,
+                zeroes = lateout(reg) zeroes,
+                out("xmm16") _, out("k1") _,
+                options(nostack, preserves_flags, readonly),
+            );
+        }
+        zeroes >> 8
+    }
+
+    /// See [`count_ones`](super::count_ones).
+    ///
+    /// # Safety
+    /// The processor has popcnt.
+    #[inline(always)]
+    pub(super) unsafe fn count_ones(bits: u64) -> usize {
+        let count: usize;
+        // SAFETY: this touches no memory.
+        unsafe { asm!("popcnt {count}, {bits}", bits = in(reg) bits, count = lateout(reg) count, options(nostack, nomem, pure)) };
+        count
+    }
 }
 
 #[cfg(test)]
@@ -642,6 +701,8 @@ mod tests {
                 let expected = bytes.map(|byte| equal_bytes_one_by_one(tagged.tags.iter().map(|word| word.load(Relaxed)), byte));
                 assert_eq!([None, Wide::get()].map(|wide| tagged.equal(wide, bytes)), [expected; 2]);
             }
+            let [zeroes, _] = tagged.equal(None, [0, 0]);
+            assert_eq!([None, Wide::get()].map(|wide| (tagged.zeroes(wide), count_ones(wide, zeroes))), [(zeroes, zeroes.count_ones() as usize); 2]);
         }
     }
 

@@ -311,7 +311,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 Deed::Set(_) => self.keep(*number, change),
                 Deed::Remove => {
                     // Before the store, as in `try_take`.
-                    let left = descriptor.occupied::<LINES>(Wide::get()).count_ones() as usize - 1;
+                    let left = descriptor.count::<LINES>(Wide::get()) - 1;
                     self.hide(*number, descriptor, change, *slot);
                     added -= 1;
                     if is_getting_sparse(left, Leaf::<LINES>::MERGED) {

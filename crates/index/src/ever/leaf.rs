@@ -23,7 +23,7 @@ use crate::key::SPREAD;
 use crate::latch::Latch;
 use crate::selective::leaf::each;
 use bytemuck::Zeroable;
-use everleaf_pmem::vector::{Tagged, Wide};
+use everleaf_pmem::vector::{self, Tagged, Wide};
 use everleaf_pmem::{Medium, Pm, Word, resident};
 use std::hint::select_unpredictable;
 use std::num::NonZeroU64;
@@ -136,10 +136,10 @@ impl<const LINES: usize> Leaf<LINES> {
         pm.store(&self.slot(slot)[VALUE], value.map_or(0, NonZeroU64::get), Release);
     }
 
-    /// The line of a slot, to be flushed.
+    /// A word of the line of a slot, to be flushed or prefetched. It is known to lie in one line.
     #[inline(always)]
-    pub(super) fn line(&self, slot: usize) -> &Line {
-        &self.lines[slot / SLOTS]
+    pub(super) fn line(&self, slot: usize) -> &Word {
+        &self.slot(slot)[VALUE]
     }
 
     /// The lines of several slots, each once.
@@ -306,10 +306,17 @@ impl Descriptor {
     /// A bit for each slot that does not count.
     #[inline(always)]
     pub(super) fn vacant<const LINES: usize>(&self, wide: Option<Wide>) -> u64 {
-        self.0.equal(wide, [0, 0])[0] & Self::all::<LINES>()
+        self.0.zeroes(wide) & Self::all::<LINES>()
+    }
+
+    /// Number of slots that count.
+    #[inline(always)]
+    pub(super) fn count<const LINES: usize>(&self, wide: Option<Wide>) -> usize {
+        vector::count_ones(wide, self.occupied::<LINES>(wide))
     }
 
     /// A bit for each slot that counts.
+    #[inline(always)]
     pub(super) fn occupied<const LINES: usize>(&self, wide: Option<Wide>) -> u64 {
         let vacant = self.vacant::<LINES>(wide);
         std::sync::atomic::fence(Acquire);

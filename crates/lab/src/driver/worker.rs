@@ -208,8 +208,7 @@ impl Player<'_> {
         }
         let (key_size, value_size) = (self.work.keys.size(), self.work.parameters.value_bytes as usize);
         let timed = self.work.parameters.measure == Measure::Latency;
-        let alone = timed || self.work.marked || self.work.phase.access == Access::Dependent;
-        if let Some(kind) = block.kind.filter(|_| !alone)
+        if let Some(kind) = block.kind.filter(|_| !timed && !self.work.marked)
             && self.play_alike(kind, block)?
         {
             return Ok(());
@@ -251,6 +250,9 @@ impl Player<'_> {
             Kind::Insert => self.handle.insert_each(keys, values)?,
             Kind::Update => self.handle.update_each(keys, values)?,
             Kind::Delete => self.outcome.wrong += count as u64 - self.handle.delete_each(keys)?,
+            Kind::Search if self.work.phase.access == Access::Dependent => {
+                _ = self.handle.get_in_turn(keys, value_size, &mut self.found, self.bent_by)?;
+            }
             Kind::Search => _ = self.handle.get_each(keys, value_size, &mut self.found)?,
             Kind::Miss => {
                 self.outcome.wrong += self.handle.get_each(keys, value_size, &mut self.found)?;

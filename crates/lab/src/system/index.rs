@@ -449,6 +449,23 @@ impl<K: Class + ?Sized> Handle for Threads<'_, K> {
         Ok(found)
     }
 
+    fn get_in_turn(&mut self, mut keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>, mask: usize) -> Result<u64, Error> {
+        let open = self.open;
+        if !open.is_inline() {
+            return super::get_one_in_turn(self, keys, value_size, values, mask);
+        }
+        let (start, mut found, mut bend) = (values.len(), 0, 0);
+        values.resize(start + keys.len() * value_size, 0);
+        for value in values[start..].as_chunks_mut().0 {
+            let Some(key) = keys.nth(bend) else { break };
+            let word = K::decode(key, |key| open.index.get(key)).map_err(open.failed())?.map_or(0, NonZeroU64::get);
+            *value = word.to_le_bytes();
+            bend = word as usize & mask;
+            found += u64::from(word != 0);
+        }
+        Ok(found)
+    }
+
     fn get_many(&mut self, keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>) -> Result<u64, Error> {
         let open = self.open;
         self.keys.clear();

@@ -44,6 +44,8 @@ pub struct Hardware {
 /// What a step has to do: what the domain asks for, or, out of line, more than a processor does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Duty {
+    /// In `Adr`, by clwb, without more latency: a few instructions in each place.
+    Clwb,
     Adr,
     Eadr,
     PageCache,
@@ -51,9 +53,10 @@ enum Duty {
     Slow,
 }
 
-impl From<Domain> for Duty {
-    fn from(domain: Domain) -> Self {
+impl Duty {
+    fn of(domain: Domain, write_back: WriteBack, latency: Latency) -> Self {
         match domain {
+            Domain::Adr if write_back == WriteBack::Clwb && latency.is_none() => Self::Clwb,
             Domain::Adr => Self::Adr,
             Domain::Eadr => Self::Eadr,
             Domain::PageCache => Self::PageCache,
@@ -81,7 +84,7 @@ impl Hardware {
     /// The machine's memory, taken to be in `domain`.
     pub fn new(domain: Domain) -> Self {
         let (write_back, latency) = (WriteBack::of_this_processor(), Latency::default());
-        Self { domain, duty: domain.into(), write_back, latency, id: local::unique(), file: None, counters: None }
+        Self { domain, duty: Duty::of(domain, write_back, latency), write_back, latency, id: local::unique(), file: None, counters: None }
     }
 
     /// The same, with counters of what passes; and a device behind them that gathers lines in `buffer`, if there is one.
@@ -98,7 +101,9 @@ impl Hardware {
     /// The same, but that every line that is written back takes so much longer: for measuring what slower memory would cost.
     #[must_use]
     pub fn with_write_latency(self, nanoseconds_per_line: u64) -> Self {
-        Self { latency: Latency::new(nanoseconds_per_line), ..self }
+        let latency = Latency::new(nanoseconds_per_line);
+        let duty = if self.counters.is_some() { Duty::Slow } else { Duty::of(self.domain, self.write_back, latency) };
+        Self { latency, duty, ..self }
     }
 
     /// The same, where a file lies, whose journal makes it durable in [`Domain::Msync`]. Without one, nothing does.
@@ -151,12 +156,10 @@ impl Hardware {
         result
     }
 
-    // In builds that check it is compiled once, and not in each place.
-    #[cfg_attr(debug_assertions, inline(never))]
-    #[cfg_attr(not(debug_assertions), inline)]
+    #[inline(never)]
     fn flush_as(&self, duty: Duty, lines: Lines<'_>) {
         match duty {
-            Duty::Adr => self.write_back(lines),
+            Duty::Clwb | Duty::Adr => self.write_back(lines),
             Duty::Eadr if lines.count() > Self::EADR_LINES_KEPT => self.write_back(lines),
             Duty::Eadr | Duty::PageCache => {}
             Duty::Slow => self.flush_slowly(lines),
@@ -171,13 +174,14 @@ impl Hardware {
         }
         match self.domain {
             Domain::Msync => self.remember(lines),
-            domain => self.flush_as(domain.into(), lines),
+            domain => self.flush_as(Duty::of(domain, self.write_back, self.latency), lines),
         }
     }
 
     #[inline(always)]
     fn fence_as(&self, duty: Duty) {
         match duty {
+            Duty::Clwb => store_fence(),
             Duty::PageCache => compiler_fence(Ordering::SeqCst),
             Duty::Adr | Duty::Eadr => {
                 store_fence();
@@ -194,7 +198,7 @@ impl Hardware {
         }
         match self.domain {
             Domain::Msync => self.wait(),
-            domain => self.fence_as(domain.into()),
+            domain => self.fence_as(Duty::of(domain, self.write_back, self.latency)),
         }
     }
 
@@ -206,9 +210,7 @@ impl Hardware {
 
     #[inline]
     fn write_back(&self, lines: Lines<'_>) {
-        for line in 0..lines.count() {
-            self.write_back.line(lines.first().wrapping_add(line * LINE));
-        }
+        lines.each().for_each(|line| self.write_back.line(line));
         self.latency.owe(lines.count());
     }
 
@@ -229,6 +231,11 @@ impl Hardware {
         if full {
             self.synchronise(&[]);
         }
+    }
+
+    #[cold]
+    fn failure_of_journal(&self) -> Option<&str> {
+        self.file.as_ref()?.journal()?.failure()
     }
 
     #[cold]
@@ -311,8 +318,10 @@ impl Medium for Hardware {
     fn flush(&self, lines: Lines<'_>) {
         // Whatever it comes to, it is a boundary to the compiler, for what is relaxed.
         compiler_fence(Ordering::SeqCst);
-        if self.duty != Duty::PageCache {
-            self.flush_as(self.duty, lines);
+        match self.duty {
+            Duty::Clwb => lines.each().for_each(|line| WriteBack::Clwb.line(line)),
+            Duty::PageCache => {}
+            duty => self.flush_as(duty, lines),
         }
     }
 
@@ -349,10 +358,10 @@ impl Medium for Hardware {
         self.domain.awaits_device()
     }
 
-    #[inline]
+    #[inline(always)]
     fn failure(&self) -> Option<&str> {
         // Asked at every write.
-        if self.domain == Domain::Msync { self.file.as_ref()?.journal()?.failure() } else { None }
+        if self.domain == Domain::Msync { self.failure_of_journal() } else { None }
     }
 }
 

@@ -24,6 +24,10 @@ impl Latency {
         Self { ticks_per_line: (nanoseconds_per_line as f64 * ticks_per_nanosecond()) as u64 }
     }
 
+    pub(super) fn is_none(self) -> bool {
+        self.ticks_per_line == 0
+    }
+
     /// `lines` lines are being written back.
     #[inline(always)]
     pub(super) fn owe(self, line_count: usize) {
