@@ -262,12 +262,11 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         {
             return Ok(found);
         }
-        self.look_up_patiently(key, None)
+        self.look_up_patiently(wide, key, place, None)
     }
 
     #[inline(never)]
-    fn look_up_patiently<'a>(&'a self, key: &K, mut start: Option<Near<'a, LINES>>) -> Result<Option<NonZeroU64>, Error> {
-        let (wide, place) = (Wide::get(), start.map_or_else(|| Place::of::<LINES>(key.token()), |near| near.place));
+    fn look_up_patiently<'a>(&'a self, wide: Option<Wide>, key: &K, place: Place, mut start: Option<Near<'a, LINES>>) -> Result<Option<NonZeroU64>, Error> {
         until_done(|| self.try_look_up(wide, key, place, &mut start))
     }
 
@@ -448,10 +447,15 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     fn take(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
         let (wide, place) = (Wide::get(), Place::of::<LINES>(key.token()));
         if let Some(reached) = self.dash(wide, key, place)
-            && let Ok(Some((slot, old))) = reached.descriptor.find(wide, &self.pool, reached.leaf, key, place)
-            && self.clear(wide, key, &reached, slot).is_ok()
+            && let Ok(found) = reached.descriptor.find(wide, &self.pool, reached.leaf, key, place)
         {
-            return Ok(Some(old));
+            let done = match found {
+                Some((slot, _)) => self.clear(wide, key, &reached, slot),
+                None => reached.descriptor.latch().validate(reached.version),
+            };
+            if done.is_ok() {
+                return Ok(found.map(|(_, old)| old));
+            }
         }
         self.take_patiently(wide, key, place)
     }
@@ -496,7 +500,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         Ok(())
     }
 
-    /// Prefetches what is read behind the fence of a removal, if it leaves few entries.
+    /// Prefetches what is read behind the fence of a removal, if it leaves few entries. A hint, as all that is found by the way then: it may be out of date.
     #[inline(never)]
     fn approach_beside(&self, reached: &Reached<'_, LINES>) {
         self.descriptors_beside(&reached.way.route()).into_iter().flatten().for_each(probe::prefetch);
@@ -540,7 +544,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
             for ((key, near), aim) in keys.iter().zip(&nears).zip(&aims) {
                 values.push(match aim.as_ref().map(|aim| aim.hit(Place::of::<LINES>(key.token()))) {
                     Some(Ok(found)) => found,
-                    _ => self.look_up_patiently(key, *near)?,
+                    _ => self.look_up_patiently(wide, key, near.map_or_else(|| Place::of::<LINES>(key.token()), |near| near.place), *near)?,
                 });
             }
         }

@@ -53,7 +53,7 @@ impl Width {
     }
 }
 
-/// Proof that the processor has AVX-512: for code that would otherwise check again and again.
+/// Proof that the processor has AVX-512, and popcnt with it: for code that would otherwise check again and again.
 #[derive(Clone, Copy)]
 pub struct Wide(());
 

@@ -6,7 +6,7 @@
 //!
 //! A processor looks some hundreds of instructions ahead. Choosing a key takes as many as a search of a good index. Between two searches these instructions
 //! would keep the second from starting while the first waits for memory, and the figure would be that of the driver. Checking each answer would do the same. So
-//! a block of independent operations of one kind that are not observed separately is one call of the system, which executes them one after the other; answers
+//! a block of operations of one kind that are not observed separately is one call of the system, which executes them one after the other; answers
 //! are checked when the clock has stopped.
 
 use super::{Kind, Outcome, Work, shares};
@@ -188,7 +188,8 @@ struct Player<'a> {
     /// The bits of a value that go into `bend`: none, which the compiler does not know.
     bent_by: usize,
     value: Vec<u8>,
-    /// The values found by a block of lookups, with zeroes for missing ones; empty once they have been checked.
+    /// How many keys a block of lookups has found by one call, and the values, with zeroes for missing ones; none once they have been checked.
+    count: Option<u64>,
     found: Vec<u8>,
     /// Where a sequential scan continues.
     cursor: Option<Vec<u8>>,
@@ -251,9 +252,9 @@ impl Player<'_> {
             Kind::Update => self.handle.update_each(keys, values)?,
             Kind::Delete => self.outcome.wrong += count as u64 - self.handle.delete_each(keys)?,
             Kind::Search if self.work.phase.access == Access::Dependent => {
-                _ = self.handle.get_in_turn(keys, value_size, &mut self.found, self.bent_by)?;
+                self.count = Some(self.handle.get_in_turn(keys, value_size, &mut self.found, self.bent_by)?);
             }
-            Kind::Search => _ = self.handle.get_each(keys, value_size, &mut self.found)?,
+            Kind::Search => self.count = Some(self.handle.get_each(keys, value_size, &mut self.found)?),
             Kind::Miss => {
                 self.outcome.wrong += self.handle.get_each(keys, value_size, &mut self.found)?;
                 self.found.clear();
@@ -268,9 +269,13 @@ impl Player<'_> {
     /// had updated); and, where keys do not change, that the last scan, repeated, visits exactly what exists.
     fn look_back(&mut self, block: &Block) -> Result<(), Error> {
         let (key_size, operations) = (self.work.keys.size(), &block.operations);
-        let found = self.found.chunks_exact(self.work.parameters.value_bytes as usize);
-        let is_wrong = |(operation, value): &(&Operation, &[u8])| version_of(value, operation.number).is_none();
-        self.outcome.wrong += operations.iter().zip(found).filter(is_wrong).count() as u64;
+        if let Some(count) = self.count.take() {
+            let found = self.found.chunks_exact(self.work.parameters.value_bytes as usize);
+            let is_right = |(operation, value): &(&Operation, &[u8])| version_of(value, operation.number).is_some();
+            let right = operations.iter().zip(found).filter(is_right).count() as u64;
+            // The zeroes of a missing key may be a value, if values are short.
+            self.outcome.wrong += operations.len() as u64 - right.min(count);
+        }
         self.found.clear();
         let last = |kind, undone: Kind| {
             let at = operations.iter().rposition(|operation| operation.kind == kind)?;
@@ -317,7 +322,7 @@ impl Player<'_> {
         let kind = if self.work.phase.mix.insert > 0.0 { Kind::Insert } else { Kind::Search };
         match kind {
             Kind::Insert => self.handle.insert_many(keys, block.values.chunks_exact(value_size))?,
-            _ => _ = self.handle.get_many(keys, value_size, &mut self.found)?,
+            _ => self.count = Some(self.handle.get_many(keys, value_size, &mut self.found)?),
         }
         if self.work.parameters.measure == Measure::Latency {
             // Each operation counts as long as the whole batch, as a caller waits for all of it.
@@ -412,7 +417,8 @@ impl<'a> Worker<'a> {
     /// An invalid distribution.
     pub(super) fn new(work: &'a Work<'a>, thread: u64, part: Range<u64>, handle: Box<dyn Handle + 'a>, instance: &'a dyn Instance) -> Result<Self, Error> {
         let (value, last, aside, outcome) = (Vec::new(), Vec::new(), Duration::ZERO, Outcome::default());
-        let player = Player { work, instance, handle, bend: 0, bent_by: black_box(0), value, found: Vec::new(), cursor: None, last, aside, outcome };
+        let player =
+            Player { work, instance, handle, bend: 0, bent_by: black_box(0), value, count: None, found: Vec::new(), cursor: None, last, aside, outcome };
         Ok(Self { script: Script::new(work, thread, part)?, player })
     }
 

@@ -460,7 +460,7 @@ impl<K: Class + ?Sized> Handle for Threads<'_, K> {
             let Some(key) = keys.nth(bend) else { break };
             let word = K::decode(key, |key| open.index.get(key)).map_err(open.failed())?.map_or(0, NonZeroU64::get);
             *value = word.to_le_bytes();
-            bend = word as usize & mask;
+            bend = usize::from(word as u8) & mask;
             found += u64::from(word != 0);
         }
         Ok(found)

@@ -5,7 +5,7 @@
 //! and a concurrent delay would be hidden in them). So n lines that share a fence take n delays plus the full time of the write-backs. Two latencies therefore
 //! differ by their delays alone. But any latency takes 100 to 140 ns a fence more than none, because otherwise write-backs overlap with the instructions that
 //! follow. Reads are not slowed. Latency is data, like the domain, so the indexes need not be compiled again for it; without it, each flush and each fence pays
-//! for one comparison, and takes hundreds of times as long as that.
+//! for one comparison at most, and takes hundreds of times as long as that.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
