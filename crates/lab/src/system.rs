@@ -283,8 +283,8 @@ pub trait Handle {
         get_one_by_one(self, keys, value_size, values)
     }
 
-    /// [`Handle::get_each`], but which key is next depends on the value before: as many keys are skipped as that value's first byte says, of which only the bits
-    /// of `mask` count. The caller knows that none do, so no key is skipped; the system must not know.
+    /// [`Handle::get_each`], but which key is next depends on the value before: as many keys are skipped as that value's first byte says, of which only the
+    /// bits of `mask` count. The caller knows that none do, so no key is skipped; the system must not know.
     ///
     /// # Errors
     /// Those of each call.
