@@ -318,17 +318,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let (wide, place) = (Wide::get(), Place::of::<LINES>(key.token()));
         if let Some(reached) = self.dash(wide, key, place)
             && let Ok(found) = reached.descriptor.find(wide, &self.pool, reached.leaf, key, place)
+            && let Ok(true) = self.set_in(wide, &reached, found, key, place, (value, when))
         {
-            let done = match found {
-                Some((slot, _)) if when != When::Absent => self.change(&reached, slot, value),
-                None if when != When::Present => {
-                    reached.descriptor.room::<LINES>(wide, place, 0).ok_or(Restart).and_then(|slot| self.add(&reached, slot, key, place, value))
-                }
-                _ => reached.descriptor.latch().validate(reached.version),
-            };
-            if done.is_ok() {
-                return Ok(found.map(|(_, old)| old));
-            }
+            return Ok(found.map(|(_, old)| old));
         }
         self.set_patiently(wide, key, place, value, when)
     }
@@ -342,53 +334,51 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     fn try_set(&self, wide: Option<Wide>, key: &K, place: Place, value: NonZeroU64, when: When) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
         let purpose = if when == When::Present { Purpose::Change } else { Purpose::Add };
         let reached = self.reach(wide, key, place, purpose, &mut None)?;
-        let Reached { leaf, descriptor, version, .. } = reached;
-        let found = match descriptor.find(wide, &self.pool, leaf, key, place) {
+        let found = match reached.descriptor.find(wide, &self.pool, reached.leaf, key, place) {
             Ok(found) => found,
             Err(error) => {
-                descriptor.latch().validate(version)?;
+                reached.descriptor.latch().validate(reached.version)?;
                 return Ok(Err(error));
             }
         };
-        match found {
-            Some((slot, _)) if when != When::Absent => self.change(&reached, slot, value)?,
-            None if when != When::Present => match descriptor.room::<LINES>(wide, place, 0) {
-                Some(slot) => self.add(&reached, slot, key, place, value)?,
-                None => return self.split(key, value, reached),
-            },
-            _ => descriptor.latch().validate(version)?,
+        match self.set_in(wide, &reached, found, key, place, (value, when))? {
+            true => Ok(Ok(found.map(|(_, old)| old))),
+            false => self.split(key, value, reached),
         }
-        Ok(Ok(found.map(|(_, old)| old)))
     }
 
-    /// Replaces the value in a slot, if the leaf has not changed.
+    /// Sets a key in a leaf, if that has not changed. `found`: its slot, if it is there. Returns false, and has done nothing, if there is no room.
     #[inline(always)]
-    fn change(&self, reached: &Reached<'_, LINES>, slot: usize, value: NonZeroU64) -> Result<(), Restart> {
-        let lock = self.replace(reached, slot, Some(value))?;
-        self.keep(reached.way.leaf, || lock.change());
-        Ok(())
-    }
-
-    /// Inserts a key in a vacant slot, if the leaf has not changed.
-    #[inline(always)]
-    fn add(
+    fn set_in(
         &self,
-        Reached { way, leaf, descriptor, version }: &Reached<'_, LINES>,
-        slot: usize,
+        wide: Option<Wide>,
+        reached: &Reached<'_, LINES>,
+        found: Option<(usize, NonZeroU64)>,
         key: &K,
         place: Place,
-        value: NonZeroU64,
-    ) -> Result<(), Restart> {
-        if !K::WHOLE {
-            // The order of the leaf is not prefetched before, as some callers mostly set keys that are present.
-            self.known.orders.prefetch(way.leaf);
+        (value, when): (NonZeroU64, When),
+    ) -> Result<bool, Restart> {
+        let Reached { way, leaf, descriptor, version } = reached;
+        match found {
+            Some((slot, _)) if when != When::Absent => {
+                let lock = self.replace(reached, slot, Some(value))?;
+                self.keep(way.leaf, || lock.change());
+            }
+            None if when != When::Present => {
+                let Some(slot) = descriptor.room::<LINES>(wide, place, 0) else { return Ok(false) };
+                if !K::WHOLE {
+                    // The order of the leaf is not prefetched before, as some callers mostly set keys that are present.
+                    self.known.orders.prefetch(way.leaf);
+                }
+                let appending = descriptor.latch().append_from(*version)?;
+                leaf.write(&self.pool, slot, Slot { token: place.token, value });
+                self.pool.persist(leaf.line(slot));
+                self.show(way.leaf, descriptor, || appending.change(), slot, key, place);
+                self.known.keys.add(1);
+            }
+            _ => descriptor.latch().validate(*version)?,
         }
-        let appending = descriptor.latch().append_from(*version)?;
-        leaf.write(&self.pool, slot, Slot { token: place.token, value });
-        self.pool.persist(leaf.line(slot));
-        self.show(way.leaf, descriptor, || appending.change(), slot, key, place);
-        self.known.keys.add(1);
-        Ok(())
+        Ok(true)
     }
 
     /// Makes a key count that was written to a slot of a leaf to which no other thread writes.
@@ -448,14 +438,9 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
         let (wide, place) = (Wide::get(), Place::of::<LINES>(key.token()));
         if let Some(reached) = self.dash(wide, key, place)
             && let Ok(found) = reached.descriptor.find(wide, &self.pool, reached.leaf, key, place)
+            && self.take_from(wide, &reached, found, key).is_ok()
         {
-            let done = match found {
-                Some((slot, _)) => self.clear(wide, key, &reached, slot),
-                None => reached.descriptor.latch().validate(reached.version),
-            };
-            if done.is_ok() {
-                return Ok(found.map(|(_, old)| old));
-            }
+            return Ok(found.map(|(_, old)| old));
         }
         self.take_patiently(wide, key, place)
     }
@@ -468,21 +453,15 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     #[inline(always)]
     fn try_take(&self, wide: Option<Wide>, key: &K, place: Place) -> Result<Result<Option<NonZeroU64>, Error>, Restart> {
         let reached = self.reach(wide, key, place, Purpose::Change, &mut None)?;
-        match reached.descriptor.find(wide, &self.pool, reached.leaf, key, place) {
-            Ok(Some((slot, old))) => {
-                self.clear(wide, key, &reached, slot)?;
-                Ok(Ok(Some(old)))
-            }
-            absent => {
-                reached.descriptor.latch().validate(reached.version)?;
-                Ok(absent.map(|_| None))
-            }
-        }
+        let found = reached.descriptor.find(wide, &self.pool, reached.leaf, key, place);
+        self.take_from(wide, &reached, found.as_ref().ok().copied().flatten(), key)?;
+        Ok(found.map(|found| found.map(|(_, old)| old)))
     }
 
-    /// Removes the key in a slot, if the leaf has not changed.
+    /// Removes a key from a leaf, if that has not changed. `found`: its slot, if it is there.
     #[inline(always)]
-    fn clear(&self, wide: Option<Wide>, key: &K, reached: &Reached<'_, LINES>, slot: usize) -> Result<(), Restart> {
+    fn take_from(&self, wide: Option<Wide>, reached: &Reached<'_, LINES>, found: Option<(usize, NonZeroU64)>, key: &K) -> Result<(), Restart> {
+        let Some((slot, _)) = found else { return reached.descriptor.latch().validate(reached.version) };
         // Counted before the fingerprint is cleared: a vector load of a word just stored has to wait until the store has left the processor, which is behind
         // the fence.
         let left = reached.descriptor.count::<LINES>(wide).saturating_sub(1);

@@ -310,7 +310,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
                 }
                 Deed::Set(_) => self.keep(*number, change),
                 Deed::Remove => {
-                    // Before the store, as in `clear`.
+                    // Before the store, as in `take_from`.
                     let left = descriptor.count::<LINES>(Wide::get()) - 1;
                     self.hide(*number, descriptor, change, *slot);
                     added -= 1;
