@@ -4,7 +4,7 @@
 //! A crash is `kill -9`, after which the server is restarted on the same directory. It has recovered when it answers.
 
 use everleaf_lab::machine::is_installed;
-use everleaf_lab::{Capabilities, Error, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit, fit};
+use everleaf_lab::{Capabilities, Error, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit, append_found};
 use redis::{Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -314,9 +314,7 @@ impl Handle for Redis {
         let all: Vec<Option<Vec<u8>>> = pipeline.query(&mut self.connection).map_err(|error| Error::system(self.name, error))?;
         let mut found = 0;
         for value in all {
-            let start = values.len();
-            found += u64::from(value.map(|value| values.extend_from_slice(&value)).is_some());
-            fit(values, start, value_size);
+            found += append_found(values, value_size, |values| Ok::<_, Error>(value.map(|value| values.extend_from_slice(&value)).is_some()))?;
         }
         Ok(found)
     }

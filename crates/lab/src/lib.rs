@@ -24,4 +24,4 @@ pub mod workload;
 
 pub use error::Error;
 pub use samples::{Samples, Spread};
-pub use system::{Capabilities, Entries, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit, find, fit, names, systems};
+pub use system::{Capabilities, Entries, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit, append_found, find, names, systems};

@@ -350,9 +350,7 @@ fn delete_one_by_one(handle: &mut (impl Handle + ?Sized), keys: ChunksExact<'_, 
 fn get_one_by_one(handle: &mut (impl Handle + ?Sized), keys: ChunksExact<'_, u8>, value_size: usize, values: &mut Vec<u8>) -> Result<u64, Error> {
     let mut found = 0;
     for key in keys {
-        let start = values.len();
-        found += u64::from(handle.get(key, values)?);
-        fit(values, start, value_size);
+        found += append_found(values, value_size, |values| handle.get(key, values))?;
     }
     Ok(found)
 }
@@ -368,20 +366,26 @@ fn get_one_in_turn(
     let (mut found, mut bend) = (0, 0);
     while let Some(key) = keys.nth(bend) {
         let start = values.len();
-        found += u64::from(handle.get(key, values)?);
-        fit(values, start, value_size);
+        found += append_found(values, value_size, |values| handle.get(key, values))?;
         // A comparison could become a branch, which would be predicted.
         bend = usize::from(values.get(start).copied().unwrap_or(0)) & mask;
     }
     Ok(found)
 }
 
-/// Replaces what is in `values` from `start` on by zeroes if it is no value of that size, as [`Handle::get_each`] does.
-pub fn fit(values: &mut Vec<u8>, start: usize, value_size: usize) {
-    if values.len() != start + value_size {
+/// Appends one value, as [`Handle::get_each`] does for each key: what `get` appends if it finds a value of that size, or zeroes. Returns 1 if it finds one of
+/// any size, else 0.
+///
+/// # Errors
+/// That of `get`.
+pub fn append_found<E>(values: &mut Vec<u8>, value_size: usize, get: impl FnOnce(&mut Vec<u8>) -> Result<bool, E>) -> Result<u64, E> {
+    let start = values.len();
+    let is_there = get(values)?;
+    if !is_there || values.len() != start + value_size {
         values.truncate(start);
         values.resize(start + value_size, 0);
     }
+    Ok(is_there.into())
 }
 
 /// An empty pool like those of the systems, with room for this many small entries.

@@ -548,9 +548,7 @@ impl MapHandle<'_> {
         let (mut found, last) = (0, usize::from(self.0.lie == Lie::Shortens));
         let count = keys.len() - last;
         for key in keys.take(count) {
-            let start = values.len();
-            found += u64::from(self.get(key, values)?);
-            everleaf_lab::fit(values, start, value_size);
+            found += everleaf_lab::append_found(values, value_size, |values| self.get(key, values))?;
         }
         Ok(found)
     }

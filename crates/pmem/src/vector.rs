@@ -69,6 +69,14 @@ impl Wide {
     }
 }
 
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+impl Wide {
+    #[cold]
+    fn ask() -> bool {
+        Width::of_this_processor() == Width::Avx512 && !is_scheduled()
+    }
+}
+
 /// Number of ones. Without a proof that there is an instruction for it, it takes a dozen.
 #[inline(always)]
 pub fn count_ones(wide: Option<Wide>, bits: u64) -> usize {
@@ -79,14 +87,6 @@ pub fn count_ones(wide: Option<Wide>, bits: u64) -> usize {
     }
     let _ = wide;
     bits.count_ones() as usize
-}
-
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-impl Wide {
-    #[cold]
-    fn ask() -> bool {
-        Width::of_this_processor() == Width::Avx512 && !is_scheduled()
-    }
 }
 
 /// Hints of [`Parted`].

@@ -4,7 +4,7 @@
 //! key and value. The record is made durable before it is passed to the index, and freed when the index no longer holds it.
 
 use super::medium::{create_pool, durability, flushed_and_fenced, open_pool};
-use super::{Capabilities, Entries, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit, fit};
+use super::{Capabilities, Entries, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit, append_found};
 use crate::Error;
 use crate::plan::KeyKind;
 use everleaf_index::record::Record;
@@ -476,9 +476,8 @@ impl<K: Class + ?Sized> Handle for Threads<'_, K> {
         open.index.get_many(&keys, &mut self.words).map_err(open.failed())?;
         let mut found = 0;
         for word in &self.words {
-            let start = values.len();
-            found += u64::from(word.map(|word| open.read(word, values)).transpose().map_err(open.failed())?.is_some());
-            fit(values, start, value_size);
+            let read = |values: &mut Vec<u8>| word.map(|word| open.read(word, values)).transpose().map(|read| read.is_some());
+            found += append_found(values, value_size, read).map_err(open.failed())?;
         }
         Ok(found)
     }

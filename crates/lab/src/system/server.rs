@@ -3,7 +3,7 @@
 //! The server runs in this process, with as many threads as there are clients; each handle is a connection. Batches are pipelines.
 
 use super::medium::{create_pool, durability};
-use super::{Capabilities, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit, fit};
+use super::{Capabilities, Handle, Instance, Reopened, Setting, Shutdown, Space, System, Visit, append_found};
 use crate::Error;
 use everleaf::{Options, Store};
 use everleaf_server::{Config, Server, Stop};
@@ -132,6 +132,14 @@ impl Connection {
         self.reply()
     }
 
+    /// Appends the value in the reply to a GET. Returns whether there is one.
+    fn take_value(&mut self, value: &mut Vec<u8>) -> Result<bool, Error> {
+        match self.reply()? {
+            Reply::Bytes(bytes) => Ok(bytes.map(|bytes| value.extend_from_slice(&bytes)).is_some()),
+            _ => Err(unexpected("GET")),
+        }
+    }
+
     fn reply(&mut self) -> Result<Reply, Error> {
         let mut line = String::new();
         self.reader.by_ref().take(REPLY_SIZE_MAX as u64).read_line(&mut line).map_err(failed)?;
@@ -168,10 +176,9 @@ impl Handle for Connection {
     }
 
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
-        match self.ask(&[b"GET", key])? {
-            Reply::Bytes(bytes) => Ok(bytes.map(|bytes| value.extend_from_slice(&bytes)).is_some()),
-            _ => Err(unexpected("GET")),
-        }
+        self.push(&[b"GET", key]);
+        self.send()?;
+        self.take_value(value)
     }
 
     fn update(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
@@ -213,10 +220,7 @@ impl Handle for Connection {
         self.send()?;
         let mut found = 0;
         for _ in 0..count {
-            let Reply::Bytes(bytes) = self.reply()? else { return Err(unexpected("GET")) };
-            let start = values.len();
-            found += u64::from(bytes.map(|bytes| values.extend_from_slice(&bytes)).is_some());
-            fit(values, start, value_size);
+            found += append_found(values, value_size, |values| self.take_value(values))?;
         }
         Ok(found)
     }

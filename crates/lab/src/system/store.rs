@@ -1,7 +1,7 @@
 //! Everleaf's store: keys and values of any size in a namespace, on any index.
 
 use super::medium::{create_pool, durability, flushed_and_fenced, open_pool};
-use super::{Capabilities, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit, fit};
+use super::{Capabilities, Handle, Instance, Marks, Reopened, Setting, Shutdown, Space, System, Visit, append_found};
 use crate::Error;
 use everleaf::{Direction, Namespace, Options, Store};
 use everleaf_pmem::{Counters, Pool};
@@ -148,16 +148,14 @@ impl Handle for Threads<'_> {
         if self.0.system.by_snapshots {
             let found = self.0.store.snapshot().and_then(|snapshot| snapshot.get_many(&self.0.namespace, &keys)).map_err(self.0.failed())?;
             for value in found {
-                let start = values.len();
-                count += u64::from(value.map(|value| values.extend_from_slice(&value)).is_some());
-                fit(values, start, value_size);
+                let copy = |values: &mut Vec<u8>| Ok::<_, Error>(value.map(|value| values.extend_from_slice(&value)).is_some());
+                count += append_found(values, value_size, copy)?;
             }
             return Ok(count);
         }
         let visited = self.0.namespace.visit_many(&keys, |found| {
-            let start = values.len();
-            count += u64::from(found.map(|found| found.copy_to(values)).transpose()?.is_some());
-            fit(values, start, value_size);
+            let copy = |values: &mut Vec<u8>| found.map(|found| found.copy_to(values)).transpose().map(|size| size.is_some());
+            count += append_found(values, value_size, copy)?;
             Ok::<_, everleaf::Error>(())
         });
         visited.map_err(self.0.failed())?;

@@ -157,26 +157,17 @@ impl Hardware {
         result
     }
 
-    /// Out of line, as there are many places and one instruction is enough in most of them.
-    #[inline(never)]
-    fn flush_as(&self, duty: Duty, lines: Lines<'_>) {
-        match duty {
-            Duty::Clwb | Duty::Adr => self.write_back(lines),
-            Duty::Eadr if lines.count() > Self::EADR_LINES_KEPT => self.write_back(lines),
-            Duty::Eadr | Duty::PageCache => {}
-            Duty::Slow => self.flush_slowly(lines),
-        }
-    }
-
     #[cold]
     fn flush_slowly(&self, lines: Lines<'_>) {
-        let is_kept = self.domain == Domain::PageCache || self.domain == Domain::Eadr && lines.count() <= Self::EADR_LINES_KEPT;
-        if let Some(counters) = self.counters.as_ref().filter(|_| !is_kept) {
+        if self.domain == Domain::PageCache || self.domain == Domain::Eadr && lines.count() <= Self::EADR_LINES_KEPT {
+            return;
+        }
+        if let Some(counters) = &self.counters {
             counters.flushed(&lines);
         }
         match self.domain {
             Domain::Msync => self.remember(lines),
-            domain => self.flush_as(Duty::of(domain, self.write_back, self.latency), lines),
+            _ => self.write_back(lines),
         }
     }
 
@@ -210,7 +201,8 @@ impl Hardware {
         }
     }
 
-    #[inline]
+    /// Out of line, as there are many places and one instruction is enough in most of them.
+    #[inline(never)]
     fn write_back(&self, lines: Lines<'_>) {
         lines.each().for_each(|line| self.write_back.line(line));
         self.latency.owe(lines.count());
@@ -324,7 +316,8 @@ impl Medium for Hardware {
             Duty::Clwb => lines.each().for_each(|line| WriteBack::Clwb.line(line)),
             Duty::PageCache => {}
             Duty::Eadr if lines.count() <= Self::EADR_LINES_KEPT => {}
-            duty => self.flush_as(duty, lines),
+            Duty::Adr | Duty::Eadr => self.write_back(lines),
+            Duty::Slow => self.flush_slowly(lines),
         }
     }
 
