@@ -375,7 +375,11 @@ impl<K: Class + ?Sized> Handle for Threads<'_, K> {
         let open = self.open;
         let _pinned = (!open.is_inline()).then(|| open.pool.pin());
         let (mut value, mut failed) = (Vec::new(), Ok(()));
+        let is_inline = open.is_inline();
         let mut show = |key: &K, word: NonZeroU64| {
+            if is_inline {
+                return key.encode(|key| visit(key, &word.get().to_le_bytes()));
+            }
             value.clear();
             failed = open.read(word, &mut value);
             if failed.is_ok() { key.encode(|key| visit(key, &value)) } else { ControlFlow::Break(()) }
