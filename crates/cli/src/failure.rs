@@ -90,7 +90,7 @@ impl Failure {
 
 /// Whether an option is out of its range: nothing is wrong with the store or the pool.
 fn is_usage(error: &everleaf::Error) -> bool {
-    matches!(error, everleaf::Error::Index(everleaf_index::Error::Pmem(everleaf_pmem::Error::BadOption { .. })))
+    matches!(error, everleaf::Error::Index(error) if matches!(error.pmem(), Some(everleaf_pmem::Error::BadOption { .. })))
 }
 
 impl From<everleaf::Error> for Failure {

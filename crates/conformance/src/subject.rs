@@ -1,7 +1,7 @@
 //! The index under test in its pool, with values seen as payloads.
 
 use crate::Class;
-use everleaf_index::{Direction, Entry, Error, FILL, OrderedIndex, Recovery, Trace, Write};
+use everleaf_index::{Cause, Direction, Entry, Error, FILL, OrderedIndex, Recovery, Trace, Write};
 use everleaf_pmem::{Medium, Off, Pool, Word};
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -147,7 +147,7 @@ impl<K: Class + ?Sized, M: Medium> Subject<K, M> {
         let entries = pairs.iter().map(value).collect::<Result<Vec<_>, Error>>()?;
         match self.index.bulk_load(&mut entries.iter().cloned(), FILL) {
             Ok(()) => Ok(true),
-            Err(Error::NotEmpty { .. }) => {
+            Err(error) if matches!(error.cause(), Cause::NotEmpty { .. }) => {
                 entries.into_iter().try_for_each(|(_, value)| self.retire(value))?;
                 Ok(false)
             }

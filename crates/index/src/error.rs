@@ -1,9 +1,38 @@
 //! What can go wrong in an index.
 
-/// An error of an index.
+use std::num::NonZeroU64;
+
+/// An error of an index: one pointer. So the result of a call comes back in registers, whereas one that goes through memory would be copied there behind the
+/// fence of a write, and wait for it.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct Error(Box<Cause>);
+
+const _: () = assert!(size_of::<Result<Option<NonZeroU64>, Error>>() == 2 * size_of::<u64>());
+
+impl Error {
+    /// What has happened.
+    pub fn cause(&self) -> &Cause {
+        &self.0
+    }
+
+    /// What has happened to the pool below, if that is the cause.
+    pub fn pmem(&self) -> Option<&everleaf_pmem::Error> {
+        if let Cause::Pmem(error) = self.cause() { Some(error) } else { None }
+    }
+}
+
+impl<T: Into<Cause>> From<T> for Error {
+    #[cold]
+    fn from(cause: T) -> Self {
+        Self(Box::new(cause.into()))
+    }
+}
+
+/// What can go wrong in an index.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum Cause {
     /// The persistent memory below: damage, no space, a failed write-back.
     #[error(transparent)]
     Pmem(#[from] everleaf_pmem::Error),

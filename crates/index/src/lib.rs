@@ -26,7 +26,7 @@ mod strings;
 mod volatile;
 
 pub use counter::Counter;
-pub use error::Error;
+pub use error::{Cause, Error};
 pub use key::{FenceBlock, Key, NewFence};
 pub use registry::{Create, Entry, Listed, Open, Recovery, Trace, instances, more_sizes, node_sizes, registry, small_variants, smallest};
 pub use scan::AHEAD;
@@ -144,7 +144,7 @@ pub trait OrderedIndex<K: Key + ?Sized>: Send + Sync {
     /// index that keeps nothing over a restart splits leaves as entries come, and ignores `fill`.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`], [`Error::Unsorted`], or a full pool; the index is then as before.
+    /// [`Cause::NotEmpty`], [`Cause::Unsorted`], or a full pool; the index is then as before.
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error>;
 
     /// Reads everything and checks every invariant that holds when no operation is under way.
@@ -207,11 +207,11 @@ fn made_of<'a, T, K: Key + ?Sized>(things: &[T], write: impl Fn(&T) -> (&'a K, W
 /// The entries of a bulk load, collected before anything is built from them.
 ///
 /// # Errors
-/// [`Error::Unsorted`].
+/// [`Cause::Unsorted`].
 fn ascending<K: Key + ?Sized>(entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<Vec<(K::Owned, NonZeroU64)>, Error> {
     let entries: Vec<_> = entries.collect();
     match entries.windows(2).position(|pair| pair[0].0 >= pair[1].0) {
-        Some(at) => Err(Error::Unsorted { position: at as u64 + 1 }),
+        Some(at) => Err(Cause::Unsorted { position: at as u64 + 1 }.into()),
         None => Ok(entries),
     }
 }

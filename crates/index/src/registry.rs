@@ -9,7 +9,7 @@ use crate::selective::leaf::LeafLayout;
 use crate::selective::router::{Build, FANOUT};
 use crate::selective::{AnyRouter, FpLeaf, IsleLeaf, LbLeaf, NvLeaf, Selective, WbLeaf};
 use crate::skip::Skip;
-use crate::{Error, Key, OrderedIndex, volatile};
+use crate::{Cause, Error, Key, OrderedIndex, volatile};
 use everleaf_pmem::{Medium, Pool, Reach, schedule};
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl<K: Key + ?Sized, M: Medium> Entry<K, M> {
     /// Opens the existing index at the root `name`, and repairs what a crash has left.
     ///
     /// # Errors
-    /// [`Error::NoSuchIndex`], [`Error::Volatile`], damage.
+    /// [`Cause::NoSuchIndex`], [`Cause::Volatile`], damage.
     pub fn open(&self, pool: &Arc<Pool<M>>, name: &str, recovery: &Recovery<'_, M>) -> Result<Box<dyn OrderedIndex<K>>, Error> {
         (self.opener)(self, pool, name, recovery)
     }
@@ -86,10 +86,10 @@ pub(crate) fn kind_of<K: Key + ?Sized>(name: &str) -> u64 {
 /// The offset of the root block of an index.
 ///
 /// # Errors
-/// [`Error::NoSuchIndex`]; damage.
+/// [`Cause::NoSuchIndex`]; damage.
 pub(crate) fn find_root<K: Key + ?Sized, M: Medium>(pool: &Pool<M>, name: &str, kind: &'static str) -> Result<u64, Error> {
     let root = pool.root(name)?.filter(|root| root.kind == kind_of::<K>(kind));
-    root.map(|root| root.off).ok_or_else(|| Error::NoSuchIndex { name: name.to_owned(), kind })
+    root.map(|root| root.off).ok_or_else(|| Cause::NoSuchIndex { name: name.to_owned(), kind }.into())
 }
 
 /// Lets threads work at all of `items`, each at an equal share of them. Returns the results of the shares, in their order.
@@ -223,7 +223,7 @@ pub fn instances<K: Key + ?Sized, M: Medium>() -> Vec<Entry<K, M>> {
             persistent: false,
             leaf_capacity: volatile::CAPACITY,
             creator: |_, pool, _| Ok(Box::new(volatile::Tree::<K, M>::new(pool))),
-            opener: |_, _, _, _| Err(Error::Volatile("volatile")),
+            opener: |_, _, _, _| Err(Cause::Volatile("volatile").into()),
         },
     ]
 }

@@ -8,7 +8,7 @@ use crate::selective::When;
 use crate::selective::leaf::Entry;
 use crate::selective::router::{FANOUT, Fences, Neighbours, Olc, Route, Router, Target};
 use crate::selective::structure::{are_worth_merging, is_getting_sparse, merge_sparse};
-use crate::{Direction, Error, Key, OrderedIndex, Stats, Visit, Write, ascending};
+use crate::{Cause, Direction, Error, Key, OrderedIndex, Stats, Visit, Write, ascending};
 use bytemuck::Zeroable;
 use everleaf_pmem::schedule::{
     self,
@@ -319,7 +319,7 @@ impl<K: Key + ?Sized, M: Medium> OrderedIndex<K> for Tree<K, M> {
 
     fn bulk_load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, _fill: f64) -> Result<(), Error> {
         if self.keys.get() != 0 {
-            return Err(Error::NotEmpty { keys: self.keys.get() });
+            return Err(Cause::NotEmpty { keys: self.keys.get() }.into());
         }
         // Collected first, so that an error leaves the index as it was.
         let entries = ascending::<K>(entries)?;

@@ -148,7 +148,7 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         use everleaf_pmem::Error as Pmem;
         match self {
-            Self::Index(everleaf_index::Error::Pmem(error)) => match error {
+            Self::Index(error) => error.pmem().map_or(ErrorKind::Other, |error| match error {
                 Pmem::NoPool { .. } | Pmem::Unfinished { .. } => ErrorKind::NoPool,
                 Pmem::Locked { .. } => ErrorKind::InUse,
                 Pmem::NotAPool { .. } => ErrorKind::NotAPool,
@@ -158,7 +158,7 @@ impl Error {
                 Pmem::Closed | Pmem::OnlyRead { .. } => ErrorKind::Closed,
                 Pmem::ReadOnly { .. } | Pmem::AddressSpace { .. } | Pmem::WriteBack { .. } | Pmem::Io { .. } => ErrorKind::System,
                 _ => ErrorKind::Other,
-            },
+            }),
             Self::Conflict { .. } => ErrorKind::Conflict,
             Self::Halted { .. } => ErrorKind::Closed,
             Self::Thread { .. } => ErrorKind::System,
@@ -176,7 +176,10 @@ impl Error {
     /// The number of bytes, those of one block, that a full pool did not have.
     pub(crate) fn wanted(&self) -> Option<usize> {
         match self {
-            Self::Index(everleaf_index::Error::Pmem(everleaf_pmem::Error::NoSpace { wanted, .. })) => Some(*wanted),
+            Self::Index(error) => match error.pmem() {
+                Some(everleaf_pmem::Error::NoSpace { wanted, .. }) => Some(*wanted),
+                _ => None,
+            },
             _ => None,
         }
     }

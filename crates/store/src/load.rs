@@ -128,7 +128,7 @@ impl<M: Listed> Namespace<M> {
     pub fn load_until<K: AsRef<[u8]>, V: AsRef<[u8]>>(&self, entries: impl IntoIterator<Item = (K, V, Option<u64>)>) -> Result<u64, Error> {
         let shared = &self.shared;
         let _loading = schedule::lock(&shared.loading);
-        shared.remove(&self.space, |count| if count == 0 { Ok(()) } else { Err(everleaf_index::Error::NotEmpty { keys: count }.into()) })?;
+        shared.remove(&self.space, |count| if count == 0 { Ok(()) } else { Err(Error::Index(everleaf_index::Cause::NotEmpty { keys: count }.into())) })?;
         // The entries can be read only once: make room before.
         shared.make_room(usize::MAX);
         let index = shared.begin_load(&self.space)?;

@@ -544,7 +544,7 @@ impl<M: Listed> Shared<M> {
     pub(crate) fn begin_load(&self, space: &Space) -> Result<Index, Error> {
         let _creating = schedule::lock(&self.creating);
         if space.index.load().is_some() {
-            return Err(everleaf_index::Error::NotEmpty { keys: space.count() }.into());
+            return Err(Error::Index(everleaf_index::Cause::NotEmpty { keys: space.count() }.into()));
         }
         let index = self.create_index(space, Stamp::undrawn())?;
         space.is_loading.store(true, Ordering::Release);

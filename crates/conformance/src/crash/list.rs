@@ -8,7 +8,7 @@
 //! is linked through the intent, which recovery completes. With [`WAYPOINT_DANGLES`] the waypoint is the node added last.
 
 use crate::Class;
-use everleaf_index::{Direction, Entry, Error, OrderedIndex, Recovery, Stats, Visit, Write};
+use everleaf_index::{Cause, Direction, Entry, Error, OrderedIndex, Recovery, Stats, Visit, Write};
 use everleaf_pmem::{Durable, Medium, Off, Pool, Word};
 use parking_lot::Mutex;
 use std::borrow::Borrow;
@@ -83,7 +83,7 @@ pub fn entry<K: Class + ?Sized, M: Medium, const MISTAKE: u8>() -> Entry<K, M> {
 
 impl<K: Class + ?Sized, M: Medium, const MISTAKE: u8> List<K, M, MISTAKE> {
     fn open(pool: &Arc<Pool<M>>, name: &str, recovery: &Recovery<'_, M>) -> Result<Self, Error> {
-        let root = pool.root(name)?.ok_or(Error::NoSuchIndex { name: name.to_owned(), kind: "list" })?;
+        let root = pool.root(name)?.ok_or(Cause::NoSuchIndex { name: name.to_owned(), kind: "list" })?;
         let list = Self { pool: Arc::clone(pool), root: Off::new(root.off), latch: Mutex::new(()), key: PhantomData };
         list.complete()?;
         if MISTAKE == RECOVERY_THROUGH_A_BAD_STATE && recovery.reach.is_some() {

@@ -595,7 +595,7 @@ fn is_within(key: &[u8], from: &str, to: &str) -> bool {
 fn load(live: &Live, space: usize, pairs: &[(&str, &str)]) -> Result<bool, Error> {
     match live.spaces[space].load(pairs.iter().copied()) {
         Ok(count) => Ok(count == pairs.len() as u64),
-        Err(Error::Index(everleaf_index::Error::NotEmpty { .. })) => Ok(false),
+        Err(Error::Index(error)) if matches!(error.cause(), everleaf_index::Cause::NotEmpty { .. }) => Ok(false),
         Err(error) => Err(error),
     }
 }

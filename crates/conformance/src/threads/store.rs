@@ -100,7 +100,7 @@ impl Live {
     fn load(&self, world: &World, (from, to): (usize, usize), payload: u64) -> Result<bool, Error> {
         match self.space.load((from..to).map(|register| (key(world, register), payload.to_le_bytes().to_vec()))) {
             Ok(_) => Ok(true),
-            Err(Error::Index(everleaf_index::Error::NotEmpty { .. })) => Ok(false),
+            Err(Error::Index(error)) if matches!(error.cause(), everleaf_index::Cause::NotEmpty { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }

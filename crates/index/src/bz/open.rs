@@ -7,7 +7,7 @@ use crate::counter::Counter;
 use crate::latch::check_apart;
 use crate::registry::{Recovery, find_root, in_shares, kind_of};
 use crate::selective::router::Target;
-use crate::{Error, Key, OrderedIndex, Stats, ascending};
+use crate::{Cause, Error, Key, OrderedIndex, Stats, ascending};
 use everleaf_pmem::{Medium, Off, Pool, WORD, Word};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -61,7 +61,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
     /// the rest.
     ///
     /// # Errors
-    /// [`Error::NoSuchIndex`]; damage.
+    /// [`Cause::NoSuchIndex`]; damage.
     pub(crate) fn open(pool: &Arc<Pool<M>>, name: &str, kind: &'static str, recovery: &Recovery<'_, M>, capacity: usize) -> Result<Self, Error> {
         let tree = Self::new(pool, Off::new(find_root::<K, M>(pool, name, kind)?), capacity);
         pool.at(tree.root, "the root block of a tree does not lie in the pool")?;
@@ -203,7 +203,7 @@ impl<K: Key + ?Sized, M: Medium> Bz<K, M> {
 
     /// See [`OrderedIndex::bulk_load`](crate::OrderedIndex::bulk_load).
     pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
-        let not_empty = || Error::NotEmpty { keys: self.keys.get() };
+        let not_empty = || Error::from(Cause::NotEmpty { keys: self.keys.get() });
         if !self.retry(|| self.make_empty())? {
             return Err(not_empty());
         }

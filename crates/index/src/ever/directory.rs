@@ -28,6 +28,7 @@
 
 use super::Error;
 use super::leaf::{Descriptor, Leaf};
+use crate::Cause;
 use crate::arena::Arena;
 use crossbeam_utils::CachePadded;
 use everleaf_pmem::schedule::{self, atomic::AtomicU64};
@@ -203,7 +204,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
             let handle = Descriptors::handle(number * LEAVES + at).filter(|_| (off / LINE as u64) >> LINE_BITS == 0);
             handle
                 .map(|handle| (u64::from(handle) << LINE_BITS) | (off / LINE as u64))
-                .ok_or(Error::TooLarge { leaves: ((number + 1) * LEAVES) as u64, at: off })
+                .ok_or(Cause::TooLarge { leaves: ((number + 1) * LEAVES) as u64, at: off })
         };
         leaf(LEAVES - 1)?;
         Ok((0..LEAVES).map(move |at| leaf(at).expect("smaller than the last one")))
@@ -212,7 +213,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     /// Takes over an extent that is linked, or about to be, and returns its leaves. None of them is free until it is given back.
     ///
     /// # Errors
-    /// [`Error::TooLarge`].
+    /// [`Cause::TooLarge`].
     pub(super) fn adopt(&self, extent: Off<Extent<LINES, LEAVES>>) -> Result<impl DoubleEndedIterator<Item = Number> + use<LINES, LEAVES>, Error> {
         self.add(&mut schedule::lock(&self.state), extent)
     }
@@ -406,7 +407,7 @@ impl<const LINES: usize, const LEAVES: usize> Directory<LINES, LEAVES> {
     /// there. Returns the leaves of each extent, from the top on.
     ///
     /// # Errors
-    /// [`Error::TooLarge`]; then nothing is linked.
+    /// [`Cause::TooLarge`]; then nothing is linked.
     pub(super) fn link<'p, M: Medium>(
         &self,
         pool: &'p Pool<M>,

@@ -12,7 +12,7 @@ use crate::selective::leaf;
 use crate::selective::leaf::Placed;
 use crate::selective::router::{Fences, Olc, Router, Target};
 use crate::selective::structure::{merge_all, merge_each};
-use crate::{Direction, Error, Key, Stats};
+use crate::{Cause, Direction, Error, Key, Stats};
 use everleaf_pmem::vector::Wide;
 use everleaf_pmem::{Flushed, Fresh, Medium, Off, Pool, Word};
 use std::borrow::Borrow;
@@ -82,7 +82,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     /// Opens an existing index, and repairs what a crash has left. Finished repairs are durable; after a crash in between, opening again does the rest.
     ///
     /// # Errors
-    /// [`Error::NoSuchIndex`]; damage.
+    /// [`Cause::NoSuchIndex`]; damage.
     pub(crate) fn open(pool: &Arc<Pool<M>>, name: &str, kind: &'static str, recovery: &Recovery<'_, M>) -> Result<Self, Error> {
         let root = Off::<Root>::new(find_root::<K, M>(pool, name, kind)?);
         let block = pool.at(root, "the root block of an index does not lie in the pool")?;
@@ -245,7 +245,7 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     /// See [`OrderedIndex::bulk_load`](crate::OrderedIndex::bulk_load).
     pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
         self.read_rest();
-        let not_empty = || Error::NotEmpty { keys: self.known.keys.get() };
+        let not_empty = || Error::from(Cause::NotEmpty { keys: self.known.keys.get() });
         merge_all(&self.leaves, &self.known.keys, || merge_each(&self.leaves, &self.router, |key: &K| _ = self.merge(key, Direction::Forward)));
         // Locked and released: what another thread is writing there is durable by then. The number of keys says nothing of that.
         self.lock_only().ok_or_else(not_empty)?.1.release_unchanged();
@@ -350,7 +350,7 @@ impl<'p, K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize> Ch
             let mut first = None;
             for (key, value) in entries.take(size) {
                 if last.as_ref().is_some_and(|last| *last >= key) {
-                    return Err(Error::Unsorted { position: count });
+                    return Err(Cause::Unsorted { position: count }.into());
                 }
                 slots.push(Slot { token: key.borrow().token(), value });
                 if first.is_none() {

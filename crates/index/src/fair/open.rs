@@ -9,7 +9,7 @@ use crate::latch::{Latches, check_apart};
 use crate::registry::{Recovery, find_root, in_shares, kind_of};
 use crate::selective::leaf::Entry;
 use crate::selective::router::Target;
-use crate::{Error, Key, OrderedIndex, Stats};
+use crate::{Cause, Error, Key, OrderedIndex, Stats};
 use everleaf_pmem::{Flushed, Fresh, Medium, Off, Pool, Word};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -58,7 +58,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
     /// Opens a tree again and repairs what a crash has left. Finished repairs are durable. After a crash within, opening again does the rest.
     ///
     /// # Errors
-    /// [`Error::NoSuchIndex`]; damage.
+    /// [`Cause::NoSuchIndex`]; damage.
     pub(crate) fn open(pool: &Arc<Pool<M>>, name: &str, kind: &'static str, recovery: &Recovery<'_, M>) -> Result<Self, Error> {
         let root = Off::<TreeRoot>::new(find_root::<K, M>(pool, name, kind)?);
         let block = pool.at(root, "the root block of a tree does not lie in the pool")?;
@@ -173,7 +173,7 @@ impl<K: Key + ?Sized, M: Medium, N: Node, const SENTINELS: usize> Fair<K, M, N, 
     /// See [`OrderedIndex::bulk_load`].
     pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
         self.join_empty()?;
-        let not_empty = || Error::NotEmpty { keys: self.keys.get() };
+        let not_empty = || Error::from(Cause::NotEmpty { keys: self.keys.get() });
         let is_only = |leaf: &N| leaf.count() == 0 && leaf.next().get() == 0;
         if !self.read(Target::At(K::LOWEST), |leaf| Ok(is_only(leaf)))? {
             return Err(not_empty());
@@ -363,7 +363,7 @@ impl<'p, K: Key + ?Sized, M: Medium, N: Node> Built<'p, K, M, N> {
             let low = previous.as_ref().map_or(K::LOWEST.to_owned(), |previous| K::separator(previous.borrow(), first.borrow()));
             for (key, _) in &chunk {
                 if previous.as_ref().is_some_and(|previous| previous >= key) {
-                    return Err(Error::Unsorted { position: count });
+                    return Err(Cause::Unsorted { position: count }.into());
                 }
                 previous = Some(key.clone());
                 count += 1;

@@ -10,7 +10,7 @@ use super::{Child, DAMAGED, Pf, TreeRoot};
 use crate::counter::Counter;
 use crate::latch::check_apart;
 use crate::registry::{Recovery, find_root, in_shares, kind_of};
-use crate::{Direction, Error, Key, OrderedIndex, Stats, ascending};
+use crate::{Cause, Direction, Error, Key, OrderedIndex, Stats, ascending};
 use everleaf_pmem::{Medium, Off, Pool, Word};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -85,7 +85,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
     /// Opens a tree again.
     ///
     /// # Errors
-    /// [`Error::NoSuchIndex`]; damage.
+    /// [`Cause::NoSuchIndex`]; damage.
     pub(crate) fn open(pool: &Arc<Pool<M>>, name: &str, kind: &'static str, recovery: &Recovery<'_, M>, records_max: usize) -> Result<Self, Error> {
         let mut tree = Self::new(pool, records_max);
         tree.root = Off::new(find_root::<K, M>(pool, name, kind)?);
@@ -276,7 +276,7 @@ impl<K: Key + ?Sized, M: Medium, F: Form> Pf<K, M, F> {
 
     /// See [`OrderedIndex::bulk_load`](crate::OrderedIndex::bulk_load).
     pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
-        let not_empty = || Error::NotEmpty { keys: self.keys.get() };
+        let not_empty = || Error::from(Cause::NotEmpty { keys: self.keys.get() });
         if !self.drop_all()? {
             return Err(not_empty());
         }

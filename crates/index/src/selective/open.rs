@@ -11,7 +11,7 @@ use crate::counter::Counter;
 use crate::image;
 use crate::latch::{Latches, check_apart};
 use crate::registry::{Recovery, find_root, in_shares, kind_of};
-use crate::{Direction, Error, Key, Stats};
+use crate::{Cause, Direction, Error, Key, Stats};
 use everleaf_pmem::{Durable, Flushed, Fresh, Medium, Off, Pool, Word, probe};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -111,7 +111,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     /// Opens a tree again and repairs what a crash has left. Finished repairs are durable. After a crash within, opening again does the rest.
     ///
     /// # Errors
-    /// [`Error::NoSuchIndex`]; damage.
+    /// [`Cause::NoSuchIndex`]; damage.
     pub fn open(pool: &Arc<Pool<M>>, name: &str, kind: &'static str, recovery: &Recovery<'_, M>, build: Build<K, R>) -> Result<Self, Error> {
         let root = Off::<TreeRoot>::new(find_root::<K, M>(pool, name, kind)?);
         let block = pool.at(root, "the root block of a tree does not lie in the pool")?;
@@ -248,7 +248,7 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
     /// See [`OrderedIndex::bulk_load`](crate::OrderedIndex::bulk_load).
     pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>, fill: f64) -> Result<(), Error> {
         let is_only = |leaf: &L| leaf.count() == 0 && leaf.next().get() == 0;
-        let not_empty = || Error::NotEmpty { keys: self.keys.get() };
+        let not_empty = || Error::from(Cause::NotEmpty { keys: self.keys.get() });
         merge_all(&self.leaves, &self.keys, || {
             if self.router.is_sparse() {
                 self.router.compact();
@@ -332,7 +332,7 @@ impl<'p, K: Key + ?Sized, L: LeafLayout<K>, M: Medium> Chain<'p, K, L, M> {
             let mut previous = last.as_ref().and_then(|last| last.entries.last());
             for entry in &chunk {
                 if previous.is_some_and(|previous| previous.0 >= entry.0) {
-                    return Err(Error::Unsorted { position: chain.count });
+                    return Err(Cause::Unsorted { position: chain.count }.into());
                 }
                 previous = Some(entry);
                 chain.count += 1;

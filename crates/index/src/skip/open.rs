@@ -9,7 +9,7 @@ use crate::counter::Counter;
 use crate::image;
 use crate::registry::{Recovery, find_root, in_shares, kind_of};
 use crate::selective::leaf::Entry;
-use crate::{Error, Key, OrderedIndex, Stats, ascending};
+use crate::{Cause, Error, Key, OrderedIndex, Stats, ascending};
 use everleaf_pmem::{Medium, Off, Pool};
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -44,7 +44,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
     /// Opens an existing list.
     ///
     /// # Errors
-    /// [`Error::NoSuchIndex`]; damage.
+    /// [`Cause::NoSuchIndex`]; damage.
     pub(crate) fn open(pool: &Arc<Pool<M>>, name: &str, kind: &'static str, recovery: &Recovery<'_, M>) -> Result<Self, Error> {
         let list = Self::new(pool, Off::new(find_root::<K, M>(pool, name, kind)?));
         let at_root = |what| damage(Off::new(list.root.bytes()), what);
@@ -170,7 +170,7 @@ impl<K: Key + ?Sized, M: Medium, const RARE: u32> Skip<K, M, RARE> {
 
     /// See [`OrderedIndex::bulk_load`].
     pub(super) fn load(&self, entries: &mut dyn Iterator<Item = (K::Owned, NonZeroU64)>) -> Result<(), Error> {
-        let not_empty = || Error::NotEmpty { keys: self.keys.get() };
+        let not_empty = || Error::from(Cause::NotEmpty { keys: self.keys.get() });
         let first = &self.root().first;
         // What another thread is writing there is durable when the latch is free.
         let is_empty = self.retry(|| {

@@ -223,7 +223,10 @@ fn step(store: &Store, spaces: &[Namespace], model: &mut Model, operation: &Oper
             gone.iter().for_each(|key| drop(model[*s].remove(key)));
         }
         Operation::Load(s, pairs) => match spaces[*s].load(pairs.iter().map(|(k, value)| (KEYS[*k], value))) {
-            Err(Error::Index(everleaf_index::Error::NotEmpty { keys })) => assert!(keys == model[*s].len() as u64 && keys > 0),
+            Err(Error::Index(error)) => match error.cause() {
+                everleaf_index::Cause::NotEmpty { keys } => assert!(*keys == model[*s].len() as u64 && *keys > 0),
+                _ => return Err(error.into()),
+            },
             loaded => {
                 assert!(loaded? == pairs.len() as u64 && model[*s].is_empty());
                 model[*s].extend(pairs.iter().map(|(k, value)| (KEYS[*k].to_vec(), value.clone())));

@@ -126,7 +126,9 @@ impl<K: Key + ?Sized, L: LeafLayout<K>, R: Router<K>, M: Medium> Selective<K, L,
         }
         let fit_in_one = entries.len() <= L::CAPACITY;
         match self.build_halves(pending.key, leaf, entries) {
-            Err(Error::Pmem(everleaf_pmem::Error::NoSpace { .. })) if fit_in_one => self.build_only(pending.key, leaf, &self.changed(pending, leaf)?),
+            Err(error) if fit_in_one && matches!(error.pmem(), Some(everleaf_pmem::Error::NoSpace { .. })) => {
+                self.build_only(pending.key, leaf, &self.changed(pending, leaf)?)
+            }
             built => built,
         }
     }
