@@ -17,6 +17,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Housekeeper {
     is_dismissed: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    /// A process that is forked has a copy of the handle, but not the thread.
+    process: u32,
 }
 
 impl Housekeeper {
@@ -36,14 +38,17 @@ impl Housekeeper {
             }
         };
         let thread = thread::Builder::new().name("everleaf-house".into()).spawn(keep_house).map_err(|source| Error::Thread { source })?;
-        Ok(Self { is_dismissed, thread: Some(thread) })
+        Ok(Self { is_dismissed, thread: Some(thread), process: std::process::id() })
     }
 }
 
 impl Drop for Housekeeper {
     fn drop(&mut self) {
         self.is_dismissed.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
+        let Some(thread) = self.thread.take() else { return };
+        if self.process != std::process::id() {
+            std::mem::forget(thread);
+        } else {
             thread.thread().unpark();
             // A panic was reported by the thread itself.
             let _ = thread.join();

@@ -174,7 +174,8 @@ impl<M: Listed> Namespace<M> {
     /// Returns the value of `key`.
     ///
     /// # Errors
-    /// A damaged pool: never wrong data.
+    /// A damaged pool: never the value of another key, nor a value that was never written. Damage to an index that has been closed and opened again can hide a
+    /// key nonetheless; [`Store::verify`](crate::Store::verify) finds that.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut value = Vec::new();
         Ok(self.get_into(key, &mut value)?.map(|_| value))

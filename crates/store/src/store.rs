@@ -432,8 +432,8 @@ impl<M: Listed> Store<M> {
     /// has of it.
     ///
     /// Every index records where its leaves are (`docs/decisions/0007-closed-trees.md`), so the next open reads neither leaves nor records: its time depends on
-    /// the number of leaves, and damage in them is found when they are read. *Crash before the pool is closed:* the pool is recovered, and these records are
-    /// not used.
+    /// the number of leaves. Damage in records is found when they are read, damage that hides a key from searches by [`Store::verify`]. *Crash before the pool
+    /// is closed:* the pool is recovered, and these records are not used.
     ///
     /// ```
     /// # let directory = tempfile::tempdir()?;

@@ -500,6 +500,8 @@ impl<M: Listed> Transaction<M> {
         let view = self.snapshot.view(namespace);
         self.check_range_size()?;
         let begun = cursor.clone();
+        // If `show` panics, it may have seen anything from there on.
+        let unwinding = OnUnwind(|| self.note_range(namespace, begun.rest()));
         let mut own = self.own(namespace, &begun).peekable();
         // The own key at which `show` stopped, or that could not be shown.
         let mut last = None;
@@ -533,6 +535,7 @@ impl<M: Listed> Transaction<M> {
             *cursor = begun.clone();
             cursor.advance(last.to_vec());
         }
+        std::mem::forget(unwinding);
         let seen = match &outcome {
             Ok(()) => begun.passed(cursor),
             Err(_) => begun.rest(),
@@ -684,6 +687,15 @@ impl<M: Listed> Transaction<M> {
         if self.isolation == Isolation::Serializable {
             self.reads.lock().note_range(&namespace.space, low, high);
         }
+    }
+}
+
+/// Calls a function when it is dropped, that is, when the stack unwinds: otherwise it is forgotten.
+struct OnUnwind<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnUnwind<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 

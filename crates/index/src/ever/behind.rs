@@ -12,7 +12,7 @@
 //! read. A thread that needs the number makes sure of that ([`Ever::read_rest`]).
 
 use super::directory::{Directory, Number, handle};
-use super::leaf::{Descriptor, Fingerprints, Leaf, Place, Slot};
+use super::leaf::{Descriptor, Fingerprints, Leaf, Place, Slot, record_of_another_key};
 use super::{Ever, Known};
 use crate::latch::{Patience, Restart};
 use crate::registry::{SHARE_MIN, Trace};
@@ -230,8 +230,7 @@ pub(super) fn count_leaf<K: Key + ?Sized, M: Medium, const LINES: usize>(
     let mut key = K::Owned::default();
     for slot in 0..Leaf::<LINES>::CAPACITY {
         let Some(Slot { token, value }) = leaf.read(slot) else { continue };
-        let another = || everleaf_pmem::Error::corrupt(pm.offset_of(leaf).bytes(), "a leaf with a record of another key").into();
-        let read = K::read(pm, token, value, &mut key).and_then(|()| if key.borrow().token() == token { Ok(()) } else { Err(another()) });
+        let read = K::read(pm, token, value, &mut key).and_then(|()| if key.borrow().token() == token { Ok(()) } else { Err(record_of_another_key(pm, leaf)) });
         let found: &K = key.borrow();
         match read {
             Err(error) if insists => return Err(error),

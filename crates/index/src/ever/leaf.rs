@@ -25,6 +25,7 @@ use crate::selective::leaf::each;
 use bytemuck::Zeroable;
 use everleaf_pmem::vector::{self, Tagged, Wide};
 use everleaf_pmem::{Medium, Pm, Word, resident};
+use std::borrow::Borrow;
 use std::hint::select_unpredictable;
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -196,6 +197,11 @@ impl<const LINES: usize> Leaf<LINES> {
     }
 }
 
+/// A slot links a record whose key has another hash.
+pub(super) fn record_of_another_key<M: Medium, const LINES: usize>(pm: &Pm<M>, leaf: &Leaf<LINES>) -> Error {
+    everleaf_pmem::Error::corrupt(pm.offset_of(leaf).bytes(), "a leaf with a record of another key").into()
+}
+
 /// The result of [`Leaf::build`].
 pub(super) struct Built {
     /// The fingerprints of the entries, which will count.
@@ -285,9 +291,30 @@ impl Descriptor {
         place: Place,
     ) -> Result<Option<NonZeroU64>, Error> {
         match leaf.read(slot) {
-            Some(Slot { token, value }) if token == place.token && key.compare(pm, 0, key.head(0), value)?.is_eq() => Ok(Some(value)),
+            Some(Slot { token, value }) if token == place.token => match key.compare(pm, 0, key.head(0), value)?.is_eq() {
+                true => Ok(Some(value)),
+                false => Self::other::<K, M, LINES>(pm, leaf, token, value),
+            },
             _ => Ok(None),
         }
+    }
+
+    /// Nothing, for the record of another key of the same hash.
+    ///
+    /// # Errors
+    /// The record is of a key of another hash, so it, or the slot, is damaged: the key that was looked for may be the one that was there.
+    #[cold]
+    #[inline(never)]
+    fn other<K: Key + ?Sized, M: Medium, const LINES: usize>(
+        pm: &Pm<M>,
+        leaf: &Leaf<LINES>,
+        token: u64,
+        value: NonZeroU64,
+    ) -> Result<Option<NonZeroU64>, Error> {
+        let mut found = K::Owned::default();
+        K::read(pm, token, value, &mut found)?;
+        let found: &K = found.borrow();
+        if found.token() == token { Ok(None) } else { Err(record_of_another_key(pm, leaf)) }
     }
 
     /// A bit for each slot that may hold a key, in its home line and elsewhere.

@@ -399,6 +399,8 @@ mod tests {
         drop(index);
         let index = Index::open(&pool, "index", "ever", &Recovery { reach: None, trace: None, threads: 1 }).unwrap();
         put(&index, (count / 3).to_be_bytes(), [0xff; 4]);
+        index.get(&(count / 3).to_be_bytes()).expect_err("a key whose record is another's");
+        index.remove(&(count / 3).to_be_bytes()).expect_err("likewise");
         for direction in [Direction::Forward, Direction::Reverse] {
             let mut found = 0;
             let visit = &mut |_: &[u8], _| {

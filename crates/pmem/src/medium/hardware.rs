@@ -18,6 +18,7 @@ use super::{Counters, Domain, LINE, Lines, Medium, WriteBuffer};
 use crate::map::Mapping;
 use crate::{Word, local, word};
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, OnceLock};
@@ -243,7 +244,11 @@ impl Hardware {
     fn synchronise(&self, held: &[(usize, u64)]) {
         let runs = PENDING.with_borrow_mut(|pending| {
             let at = pending.iter().position(|(id, _)| *id == self.id)?;
-            Some(pending.swap_remove(at).1)
+            let (_, runs) = pending.swap_remove(at);
+            if pending.is_empty() {
+                **pending = Vec::new();
+            }
+            Some(runs)
         });
         let mut runs = runs.unwrap_or_default();
         runs.extend(held.iter().map(|(at, _)| at & !(LINE - 1)..(at | (LINE - 1)) + 1));
@@ -361,9 +366,13 @@ impl Medium for Hardware {
     }
 }
 
+/// The id of a medium, and runs of its bytes.
+type Runs = (u64, Vec<Range<usize>>);
+
 thread_local! {
-    /// Per medium, the lines this thread has flushed and not fenced: bytes of the pool.
-    static PENDING: RefCell<Vec<(u64, Vec<Range<usize>>)>> = const { RefCell::new(Vec::new()) };
+    /// Per medium, the lines this thread has flushed and not fenced: bytes of the pool. Never dropped, so that destructors that run as a thread ends may write:
+    /// nothing is left behind a fence.
+    static PENDING: RefCell<ManuallyDrop<Vec<Runs>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -210,9 +210,9 @@ impl Backing {
         }
     }
 
-    /// Whether somebody can find it when it is dropped.
+    /// Whether somebody can find it when it is dropped, perhaps by another name than the one by which it was opened.
     pub(super) fn has_name(&self) -> bool {
-        matches!(self, Self::File(mapping) if files::has_name(mapping.file(), mapping.path()).unwrap_or(true))
+        matches!(self, Self::File(mapping) if mapping.file().metadata().map_or(true, |metadata| metadata.nlink() > 0))
     }
 
     /// Whether no device has any of it: then no stale version of it exists.

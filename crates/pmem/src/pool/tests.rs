@@ -731,6 +731,12 @@ fn a_pool_that_was_dropped_outlives_a_restart_of_the_machine() {
     assert_eq!(pool.info().found, Found::Unclean);
     assert!(pool.root("name").unwrap().is_some());
     assert_eq!(boot(), boot_id());
+    // By whatever name it is found then.
+    let renamed = directory.path().join("renamed");
+    std::fs::rename(&path, &renamed).unwrap();
+    drop(pool);
+    std::fs::rename(&renamed, &path).unwrap();
+    assert_eq!(boot(), 0);
 }
 
 /// The system says once that a device has refused to write, and then counts the unwritten data as written: whoever asked next was told that all was well.

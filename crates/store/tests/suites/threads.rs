@@ -1,8 +1,9 @@
 //! Many threads on one store. Bounded numbers of operations, no clocks; seeds are fixed and differ per thread.
 
-use everleaf::{Act, Batch, Change, Direction, Error, Found, Isolation, Namespace, Options, Store};
+use everleaf::{Act, Batch, Change, Direction, Domain, Error, Found, Isolation, Namespace, Options, Snapshot, Store};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use std::cell::RefCell;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, mpsc};
@@ -358,4 +359,37 @@ fn who_depends_on_a_key_does_not_wait_for_others_who_do() {
         shown.unwrap();
     });
     assert_eq!(space.count(), 4);
+}
+
+/// Dropping the snapshot frees what it held back.
+#[test]
+fn a_thread_that_ends_may_still_drop_a_snapshot_and_write() {
+    struct Last(Namespace);
+    impl Drop for Last {
+        fn drop(&mut self) {
+            self.0.put(b"last", b"words").unwrap();
+        }
+    }
+    thread_local! {
+        static KEPT: RefCell<Option<Snapshot>> = const { RefCell::new(None) };
+        static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+    }
+    let directory = tempfile::tempdir().unwrap();
+    for domain in [Domain::PageCache, Domain::Msync] {
+        let store = Store::open(directory.path().join(domain.name()), Options { domain: Some(domain), ..Options::default() }).unwrap();
+        let space = store.namespace("space").unwrap();
+        space.put(b"key", b"value").unwrap();
+        let (snapshot, writer) = (store.snapshot().unwrap(), space.clone());
+        let work = move || {
+            // Destructors run in the order in which these are first used, or the reverse of it: the library's come between.
+            KEPT.with_borrow(|kept| assert!(kept.is_none()));
+            writer.delete(b"key").unwrap();
+            KEPT.set(Some(snapshot));
+            LAST.set(Some(Last(writer)));
+        };
+        // The end of a scope would not wait for destructors.
+        std::thread::spawn(work).join().unwrap();
+        assert_eq!(space.get(b"last").unwrap().unwrap(), b"words");
+        assert!(store.verify().unwrap().is_sound());
+    }
 }

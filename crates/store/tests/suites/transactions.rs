@@ -750,3 +750,15 @@ fn a_record_with_a_timestamp_to_come_is_damage_and_no_conflict() {
     store.transact(Isolation::Serializable, |transaction| transaction.put(&space, &key, b"and over")).unwrap();
     assert_eq!(space.get(&key).unwrap().unwrap(), b"and over");
 }
+
+/// What it had seen by then is part of what it relies on.
+#[test]
+fn a_scan_whose_visitor_panics_counts_as_read() {
+    let (store, space) = store();
+    let mut transaction = store.begin(Isolation::Serializable).unwrap();
+    let scan = || transaction.scan(&space, Bound::Unbounded, Direction::Forward, |_, _| panic!("the visitor"));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(scan)).is_err());
+    space.delete(b"y").unwrap();
+    transaction.put(&space, b"x", b"11").unwrap();
+    assert!(matches!(transaction.commit(), Err(Error::Conflict { .. })));
+}
