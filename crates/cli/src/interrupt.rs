@@ -1,5 +1,6 @@
 //! Signals that ask a command to end. The first one takes effect where the pool can be closed: a pool left open must be recovered, and is refused if the
-//! machine restarts before that. The second one ends the process at once; nothing that was acknowledged is lost.
+//! machine restarts before that. A second one ends the process at once, unless it is SIGTERM, which some senders send twice in a row, as `timeout` does to a
+//! process and to its group. Nothing that was acknowledged is lost.
 
 use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,9 +27,8 @@ pub(crate) fn signals() -> Vec<i32> {
 pub(crate) fn catch() -> Result<Arc<AtomicBool>, Failure> {
     let caught = Arc::new(AtomicBool::new(false));
     for signal in signals() {
-        register_conditional_shutdown(signal, 128 + signal, caught.clone())
-            .and_then(|_| register(signal, caught.clone()))
-            .map_err(|source| Failure::Io { action: "catch signals".into(), source })?;
+        let ends = if signal == SIGTERM { Ok(()) } else { register_conditional_shutdown(signal, 128 + signal, caught.clone()).map(drop) };
+        ends.and_then(|()| register(signal, caught.clone())).map_err(|source| Failure::Io { action: "catch signals".into(), source })?;
     }
     Ok(caught)
 }

@@ -137,6 +137,19 @@ fn kill(process: &Child, signal: &str) {
     assert!(Command::new("kill").args([signal, &process.id().to_string()]).status().expect("kill runs").success());
 }
 
+/// Nobody would see it, and FLUSHALL would leave it.
+#[test]
+fn a_server_leaves_out_no_database_with_keys() {
+    let directory = directory();
+    let path = directory.path();
+    expect(path, &["put", "--namespace", "9", "key", "value"], b"", 0);
+    let output = everleaf(path, &["serve", "--port", "0", "--databases", "9"], b"");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && said.contains("database 9 of the pool, with 1 keys"), "{said}");
+    let info: serde_json::Value = serde_json::from_slice(&expect(path, &["info", "--json"], b"", 0)).expect("JSON");
+    assert_eq!(info["state"], "closed");
+}
+
 /// What an interrupted command has read is as it was; what it has written is closed, not left to be recovered, or, after a restart of the machine, refused.
 #[test]
 fn what_is_interrupted_closes_the_pool() {
@@ -164,6 +177,10 @@ fn what_is_interrupted_closes_the_pool() {
                 process.stdout.as_mut().expect("its output is piped").read_exact(&mut first).expect("it prints");
             }
             kill(&process, signal);
+            if signal == "-TERM" {
+                // As `timeout` sends it.
+                kill(&process, signal);
+            }
             let output = process.wait_with_output().expect("it ends");
             drop(input);
             assert_eq!(output.status.code(), Some(130), "{command:?} {signal}: {}", String::from_utf8_lossy(&output.stderr));

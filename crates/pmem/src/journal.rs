@@ -584,7 +584,7 @@ fn remove(path: &Path, uuid: Option<u128>) -> io::Result<()> {
         there.read_exact_at(bytemuck::cast_slice_mut(&mut words), 0)?;
     }
     if words != [0; HEAD_WORDS] && Head::decode(&words).is_none_or(|head| uuid.is_some_and(|uuid| head.uuid != uuid)) {
-        return Err(io::Error::other("there is another file of this name, or another pool's journal; move it to where that is"));
+        return Err(io::Error::other("there is another file of this name, or another pool's journal; move it there, or remove it if that is gone"));
     }
     // Its owner may have removed it meanwhile.
     if files::has_name(&there, path)? { std::fs::remove_file(path) } else { Ok(()) }

@@ -579,6 +579,14 @@ impl<M: Medium> Pool<M> {
         schedule::lock(&self.superblock).left_in()
     }
 
+    /// What acknowledged writes survive, as a phrase after "survive"; `None` if nothing. A file in the page cache survives only what the page cache does,
+    /// whatever domain was chosen for measuring; and so does one in memory whose journal is there, too.
+    pub fn survives(&self) -> Option<&'static str> {
+        let domain = self.left_in()?;
+        let is_in_memory = domain == Domain::Msync && self.backing.is_in_memory();
+        Some(if is_in_memory { Domain::PageCache } else { domain }.survives())
+    }
+
     /// Size of a slab in bytes; the first is the header.
     pub(crate) fn slab_size(&self) -> usize {
         self.slab_size

@@ -3,6 +3,7 @@ local host = ...
 local pcall, error, type, setmetatable, rawget = pcall, error, type, setmetatable, rawget
 
 local floor, insert, remove, rep, sort = math.floor, table.insert, table.remove, string.rep, table.sort
+local find, sub = string.find, string.sub
 
 -- What scripts may read and not change. The functions of `table` that set something ask: they go past the metatables.
 local sealed_tables = setmetatable({}, { __mode = "k" })
@@ -92,8 +93,13 @@ local redis = {
   pcall = function(...)
     return unless_over(host.call(...))
   end,
+  -- A text of one word has no code.
   error_reply = function(text)
-    return { err = tostring(text) }
+    text = tostring(text)
+    if sub(text, 1, 1) == "-" then
+      text = sub(text, 2)
+    end
+    return { err = find(text, " ", 1, true) and text or "ERR " .. text }
   end,
   status_reply = function(text)
     return { ok = tostring(text) }

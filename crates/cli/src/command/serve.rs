@@ -124,6 +124,9 @@ impl Arguments {
 
     /// Serves until it is told to stop. Afterwards nothing holds the store any more.
     fn serve(&self, listener: Listener, config: Config, store: &Arc<Store>, opened_in: Duration) -> Result<(), Failure> {
+        // Again, as the pool may be new.
+        self.backup.iter().try_for_each(|backup| check_backup(backup, &self.pool.file.pool))?;
+        check_databases(store, config.databases)?;
         let server = Server::on(listener, config, store.clone())?;
         // Before the announcement: a program that has read it may send a signal at once.
         interrupt::catch()?;
@@ -132,7 +135,7 @@ impl Arguments {
         let stop = server.stop_handle();
         let watcher = thread::spawn(move || {
             if signals.forever().next().is_some() {
-                tell("stopping; a second signal ends it at once");
+                tell("stopping; Ctrl-C now ends it at once");
                 stop.stop();
             }
         });
@@ -216,13 +219,13 @@ impl Arguments {
             });
             format!("{}\n", text::with_pool(said, &path))
         } else {
-            self.greeting(&info, store.pool().left_in(), &path, keys, server, opened_in)
+            self.greeting(&info, store, &path, keys, server, opened_in)
         };
         let mut out = std::io::stdout().lock();
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Output)
     }
 
-    fn greeting(&self, info: &Info, left_in: Option<Domain>, path: &Path, keys: u64, server: &Server, opened_in: Duration) -> String {
+    fn greeting(&self, info: &Info, store: &Store, path: &Path, keys: u64, server: &Server, opened_in: Duration) -> String {
         let opened = match info.found {
             Found::Absent => "created".to_owned(),
             Found::Clean => format!("{} keys, opened after a clean stop in {:.0?}", text::count(keys), opened_in),
@@ -231,12 +234,12 @@ impl Arguments {
         let domain = match info.domain {
             Some(domain) => {
                 let why = match (self.pool.domain, domain) {
-                    (Some(_), _) if left_in != info.domain => " (chosen, for measuring: this is no persistent memory)",
+                    (Some(_), _) if store.pool().left_in() != info.domain => " (chosen, for measuring: this is no persistent memory)",
                     (Some(_), _) => " (chosen)",
                     (None, Domain::Msync) => " (as before)",
                     (None, _) => "",
                 };
-                format!("{domain}{why}: acknowledged writes survive {}", left_in.unwrap_or(domain).survives())
+                format!("{domain}{why}: acknowledged writes survive {}", store.pool().survives().unwrap_or(domain.survives()))
             }
             None => "none: the pool ends with the process".into(),
         };
@@ -304,6 +307,19 @@ fn check_backup(backup: &Path, pool: &Path) -> Result<(), Failure> {
         _ if !parent.is_dir() => refuse("is in no directory that exists; create it first"),
         _ => Ok(()),
     }
+}
+
+/// Refuses to serve fewer databases than the pool has: nobody would see the others, nor would FLUSHALL empty them.
+fn check_databases(store: &Store, databases: usize) -> Result<(), Failure> {
+    let number_of = |name: &String| name.parse::<u16>().ok().filter(|number| number.to_string() == *name && usize::from(*number) >= databases);
+    for number in store.namespaces().iter().filter_map(number_of) {
+        let keys = store.namespace(&number.to_string())?.count();
+        if keys > 0 {
+            let keys = text::count(keys);
+            return Err(Failure::Usage(format!("--databases {databases} leaves out database {number} of the pool, with {keys} keys; serve more")));
+        }
+    }
+    Ok(())
 }
 
 /// The first line of a file, without its end.

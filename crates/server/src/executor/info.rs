@@ -121,8 +121,7 @@ fn memory_size(status: &str, kind: &str) -> Option<u64> {
 fn persistence(text: &mut String, server: &Shared) -> fmt::Result {
     let pool = server.store.pool().info();
     let domain = pool.domain.map_or("none", Domain::name);
-    // A file in the page cache survives only what the page cache does, whatever domain was chosen for measuring.
-    let survives = server.store.pool().left_in().map_or("nothing", Domain::survives);
+    let survives = server.store.pool().survives().unwrap_or("nothing");
     let saves = server.backups.state();
     let took = saves.last_background_s.map_or(-1, |took| took as i64);
     let changes = server.change_count().saturating_sub(saves.last_change_count);

@@ -30,6 +30,8 @@ fn values_of_lua_are_replies() {
         ("return {ok = 'fine'}", "+fine\r\n"),
         ("return redis.status_reply('fine')", "+fine\r\n"),
         ("return redis.error_reply('MY error')", "-MY error\r\n"),
+        ("return redis.error_reply('-MY error')", "-MY error\r\n"),
+        ("return redis.error_reply('error')", "-ERR error\r\n"),
         ("return {KEYS[1], KEYS[2], ARGV[1], #ARGV}", "*4\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n:2\r\n"),
         ("return redis.sha1hex('')", "$40\r\nda39a3ee5e6b4b0d3255bfef95601890afd80709\r\n"),
         ("#!lua flags=no-writes\nreturn 1", ":1\r\n"),
