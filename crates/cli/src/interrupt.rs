@@ -27,8 +27,8 @@ pub(crate) fn signals() -> Vec<i32> {
 pub(crate) fn catch() -> Result<Arc<AtomicBool>, Failure> {
     let caught = Arc::new(AtomicBool::new(false));
     for signal in signals() {
-        let ends = if signal == SIGTERM { Ok(()) } else { register_conditional_shutdown(signal, 128 + signal, caught.clone()).map(drop) };
-        ends.and_then(|()| register(signal, caught.clone())).map_err(|source| Failure::Io { action: "catch signals".into(), source })?;
+        let may_force = (signal != SIGTERM).then(|| register_conditional_shutdown(signal, 128 + signal, caught.clone())).transpose();
+        may_force.and_then(|_| register(signal, caught.clone())).map_err(|source| Failure::Io { action: "catch signals".into(), source })?;
     }
     Ok(caught)
 }

@@ -175,13 +175,8 @@ impl Error {
 
     /// The number of bytes, those of one block, that a full pool did not have.
     pub(crate) fn wanted(&self) -> Option<usize> {
-        match self {
-            Self::Index(error) => match error.pmem() {
-                Some(everleaf_pmem::Error::NoSpace { wanted, .. }) => Some(*wanted),
-                _ => None,
-            },
-            _ => None,
-        }
+        let Self::Index(error) = self else { return None };
+        if let everleaf_pmem::Error::NoSpace { wanted, .. } = error.pmem()? { Some(*wanted) } else { None }
     }
 }
 
