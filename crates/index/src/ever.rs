@@ -257,10 +257,12 @@ impl<K: Key + ?Sized, M: Medium, const LINES: usize, const LEAVES: usize, const 
     #[inline(always)]
     fn look_up(&self, key: &K) -> Result<Option<NonZeroU64>, Error> {
         let (wide, place) = (Wide::get(), Place::of::<LINES>(key.token()));
-        if let Some(reached) = self.dash(wide, key, place)
-            && let Ok(found) = Self::aim(wide, place, reached).hit(place)
-        {
-            return Ok(found);
+        if let Some(reached) = self.dash(wide, key, place) {
+            let Reached { way, leaf, descriptor, .. } = reached;
+            return match Self::aim(wide, place, reached).hit(place) {
+                Ok(found) => Ok(found),
+                Err(Restart) => self.look_up_patiently(wide, key, place, Some(Near { place, way, leaf, descriptor })),
+            };
         }
         self.look_up_patiently(wide, key, place, None)
     }
