@@ -247,12 +247,15 @@ impl Database<'_> {
         Ok(is_deleted)
     }
 
-    /// Removes `keys`, each by itself; returns how many were present.
-    pub(crate) fn delete_many(&self, keys: &[&[u8]]) -> Result<u64, Error> {
+    /// Removes `keys`: all or none, unless the pool has no room for that; then each by itself. Returns how many were present.
+    pub(crate) fn delete_all(&self, keys: &[&[u8]]) -> Result<u64, Error> {
         if self.transaction.is_some() {
             return keys.iter().try_fold(0, |count, key| Ok(count + u64::from(self.delete(key)?)));
         }
-        let count = self.namespace.delete_many(keys)?;
+        let count = match self.namespace.delete_together(keys) {
+            Err(error) if error.is_no_space() => self.namespace.delete_many(keys),
+            deleted => deleted,
+        }?;
         self.changes.add(count);
         Ok(count)
     }

@@ -4,8 +4,8 @@
 //! 2. A command that fails leaves exactly one error as its reply: earlier output of the command is cut off.
 //! 3. A command that reads a key in order to write it does so in one step of the store (`modify`, `insert`, a batch with expectations): commands are atomic
 //!    among all threads.
-//! 4. Commands that visit many keys ([`walk`], [`many`]) do so in slices, between which other connections of the thread have their turn. MSET and MSETNX do
-//!    not: they are one batch of the store, all or nothing; nor does EXEC ([`transaction`]).
+//! 4. Commands that visit many keys ([`walk`], [`many`]) do so in slices, between which other connections of the thread have their turn. MSET, MSETNX and DEL
+//!    do not: they are one batch of the store, all or nothing; nor does EXEC ([`transaction`]).
 
 use crate::calls::{Ongoing, keep};
 use crate::client::Session;

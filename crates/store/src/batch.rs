@@ -202,12 +202,26 @@ impl<M: Listed> Store<M> {
                 None => Err(conflict(&item.namespace.space, &item.key)),
             })
         };
-        self.shared.with_room(|| self.shared.commit(&changes, Quiet::Keys(expectations.iter().map(Item::place).collect()), None, check))
+        self.shared.with_room(|| self.shared.commit(&changes, Quiet::Keys(expectations.iter().map(Item::place).collect()), None, check)).map(drop)
+    }
+}
+
+impl<M: Listed> Namespace<M> {
+    /// Removes all of `keys`, or, after an error or a crash, none of them, like a batch; returns how many were present. For each key this takes a few dozen
+    /// bytes of the pool until it returns: where there is no room for that, [`Namespace::delete_many`] may succeed.
+    ///
+    /// # Errors
+    /// See [`Namespace::delete`].
+    pub fn delete_together(&self, keys: &[&[u8]]) -> Result<u64, Error> {
+        let delete = |key: &&[u8]| Item { namespace: self.clone(), key: key.to_vec(), to: Goal::Be(None) };
+        let changes = combine(keys.iter().map(delete).collect())?;
+        self.shared.with_room(|| self.shared.commit(&changes, Quiet::Keys(Vec::new()), None, |_| Ok(())))
     }
 }
 
 impl<M: Listed> Shared<M> {
-    /// Applies all of `changes`, or none, provided that `check` then finds no obstacle. They are ordered by place, with no key twice.
+    /// Applies all of `changes`, or none, provided that `check` then finds no obstacle. They are ordered by place, with no key twice. Returns how many keys its
+    /// deletes found.
     ///
     /// `check` gets the time by which it is to judge what has expired; merges are judged by it, too. Time stands still until the writes are visible to all;
     /// otherwise another thread could find gone what the check relied on, and then find the keys still unwritten.
@@ -220,9 +234,9 @@ impl<M: Listed> Shared<M> {
         quiet: Quiet<'_>,
         snapshot: Option<&mut Snapshot<M>>,
         check: impl FnOnce(u64) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    ) -> Result<u64, Error> {
         let depends = !matches!(&quiet, Quiet::Keys(others) if others.is_empty()) || changes.iter().any(|item| matches!(item.to, Goal::Become(_)));
-        {
+        let deleted = {
             let (stripes, _unwritten) = match quiet {
                 Quiet::Keys(others) => {
                     let written = changes.iter().map(Item::place).map(|(space, key)| (space, key, true));
@@ -237,20 +251,20 @@ impl<M: Listed> Shared<M> {
             match snapshot {
                 Some(snapshot) => {
                     snapshot.release();
-                    self.apply(changes, time_ms, stripes.first()).inspect_err(|_| snapshot.hold())?;
+                    self.apply(changes, time_ms, stripes.first()).inspect_err(|_| snapshot.hold())?
                 }
                 None => self.apply(changes, time_ms, stripes.first())?,
             }
-        }
+        };
         if !self.garbage.is_empty() {
             self.tidy(STEPS_PER_WRITE * changes.len());
         }
-        Ok(())
+        Ok(deleted)
     }
 
-    /// Applies `changes`. Their stripes are held, one of them `stripe`.
-    fn apply(&self, changes: &[Item<M>], time_ms: u64, stripe: Option<&Locked<'_>>) -> Result<(), Error> {
-        let steps = self.plan(changes, time_ms)?;
+    /// Applies `changes`; returns how many keys its deletes found. Their stripes are held, one of them `stripe`.
+    fn apply(&self, changes: &[Item<M>], time_ms: u64, stripe: Option<&Locked<'_>>) -> Result<u64, Error> {
+        let (steps, deleted) = self.plan(changes, time_ms)?;
         match (steps.as_slice(), stripe) {
             ([Step { item, aim: Aim::Entry(entry), .. }], Some(stripe)) => {
                 item.namespace.set_locked(stripe, &item.key, entry.as_ref().as_ref().map(Content::of)).map(drop)
@@ -260,11 +274,12 @@ impl<M: Listed> Shared<M> {
             (deletes, _) if deletes.iter().all(Step::is_delete) => with_reserve(Reserve::Half, || self.run(steps)),
             _ => self.run(steps),
         }
+        .map(|()| deleted)
     }
 
-    /// The steps to take, without deletes of absent keys.
-    fn plan<'b>(&self, changes: &'b [Item<M>], time_ms: u64) -> Result<Vec<Step<'b, M>>, Error> {
-        let mut steps = Vec::with_capacity(changes.len());
+    /// The steps to take, without deletes of absent keys, and how many deletes found their key, expired ones not counted.
+    fn plan<'b>(&self, changes: &'b [Item<M>], time_ms: u64) -> Result<(Vec<Step<'b, M>>, u64), Error> {
+        let (mut steps, mut deleted) = (Vec::with_capacity(changes.len()), 0);
         for item in changes {
             let aim = match &item.to {
                 Goal::Be(entry) => Aim::Entry(Cow::Borrowed(entry)),
@@ -287,10 +302,11 @@ impl<M: Listed> Shared<M> {
             for (step, previous) in group.iter_mut().zip(previous) {
                 step.previous = previous.map_or(0, NonZeroU64::get);
                 step.was_present = step.item.namespace.is_present(step.previous)?;
+                deleted += u64::from(step.is_delete() && step.item.namespace.is_shown(step.previous, None)?);
             }
         }
         steps.retain(|step| !step.is_delete() || step.was_present);
-        Ok(steps)
+        Ok((steps, deleted))
     }
 
     /// Steps 1 to 8 of the protocol.

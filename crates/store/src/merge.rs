@@ -126,9 +126,13 @@ impl<M: Listed> Goal<M> {
         }
     }
 
-    /// Checks the sizes of the key and of the value, as far as they are known: a merge may make a value of any size.
+    /// Checks the sizes of the key and of the value, as far as they are known: a merge may make a value of any size, and any key can be absent.
     pub(crate) fn check_size(&self, key: &[u8]) -> Result<(), Error> {
-        check_sizes(key, if let Self::Be(Some(entry)) = self { &entry.value } else { &[] })
+        match self {
+            Self::Be(None) => Ok(()),
+            Self::Be(Some(entry)) => check_sizes(key, &entry.value),
+            Self::BeDraft(_) | Self::Become(_) => check_sizes(key, &[]),
+        }
     }
 }
 

@@ -659,7 +659,7 @@ impl<M: Listed> Transaction<M> {
             set.try_for_each(|item| shared.check_unchanged(&item.namespace.space, &item.key, Seen { moment, now_ms: None, is_held, is_late }))?;
             shared.check_reads(&reads, Seen { moment, now_ms: Some(time_ms), is_held, is_late })
         };
-        shared.with_room(|| shared.commit(&changes, quiet(), Some(&mut snapshot), check))
+        shared.with_room(|| shared.commit(&changes, quiet(), Some(&mut snapshot), check)).map(drop)
     }
 
     pub(crate) fn note_key(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<(), Error> {

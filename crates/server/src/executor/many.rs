@@ -1,7 +1,7 @@
-//! MGET, DEL, UNLINK and EXISTS: the same operation on each of several keys.
+//! MGET, EXISTS, DEL and UNLINK: the same operation on each of several keys.
 //!
-//! Several keys are read as of one moment, in a snapshot: an MSET of another event loop is seen as a whole or not at all. Each key is deleted on its own. A few
-//! keys are done at once; of many keys, or large values, a slice is, and the rest later from a copy of the key names.
+//! Several keys are read as of one moment, in a snapshot: an MSET of another event loop is seen as a whole or not at all. A few keys are read at once; of many
+//! keys, or large values, a slice is, and the rest later from a copy of the key names. Keys are deleted in one batch, as MSET sets them.
 
 use super::{Call, Failure, SLICE_KEY_COUNT, SLICE_SIZE, Slice, Unfinished};
 use crate::database::{Database, Databases};
@@ -9,11 +9,10 @@ use crate::reply::Reply;
 use crate::shared::Counters;
 use everleaf::Snapshot;
 
-/// The operation on each key.
+/// What is done with each key that is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Deed {
     Get,
-    Delete,
     Count,
 }
 
@@ -21,7 +20,7 @@ enum Deed {
 struct Many {
     deed: Deed,
     database: usize,
-    /// Shows all keys as of one moment, if necessary.
+    /// Shows all keys as of one moment, if that is necessary and possible.
     snapshot: Option<Snapshot>,
     /// The keys left by the first slice, concatenated.
     bytes: Vec<u8>,
@@ -40,7 +39,10 @@ pub(crate) fn mget(call: &mut Call<'_>) -> Result<(), Failure> {
 }
 
 pub(crate) fn del(call: &mut Call<'_>) -> Result<(), Failure> {
-    run(call, Deed::Delete)
+    let keys: Vec<&[u8]> = call.arguments.from(1).collect();
+    let deleted = call.database().delete_all(&keys)?;
+    call.reply.integer(deleted as i64);
+    Ok(())
 }
 
 pub(crate) fn exists(call: &mut Call<'_>) -> Result<(), Failure> {
@@ -56,8 +58,8 @@ fn run(call: &mut Call<'_>, deed: Deed) -> Result<(), Failure> {
     }
     let keys: Vec<&[u8]> = rest.by_ref().take(SLICE_KEY_COUNT).collect();
     let database = call.database();
-    // A single key, or keys to delete, need no common moment.
-    let snapshot = if deed == Deed::Delete || keys.len() == 1 { None } else { database.snapshot() };
+    // A single key needs no common moment.
+    let snapshot = if keys.len() == 1 { None } else { database.snapshot() };
     let (done, found) = deed.apply(database, snapshot.as_ref(), call.counters, &keys, call.reply)?;
     let (number, reply) = (call.session.database, Reply::new(call.reply.protocol));
     let mut many = Many { deed, database: number, snapshot, bytes: Vec::new(), ends: Vec::new(), done: 0, found, reply };
@@ -96,9 +98,6 @@ impl Deed {
         keys: &[&[u8]],
         values: &mut Reply,
     ) -> Result<(usize, i64), Failure> {
-        if self == Self::Delete {
-            return Ok((keys.len(), database.delete_many(keys)? as i64));
-        }
         let (mut done, mut found_count) = (0, 0);
         let size_max = values.out.len() + SLICE_SIZE;
         let outcome = database.visit_many(snapshot, keys, |found| {

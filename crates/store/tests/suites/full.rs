@@ -268,7 +268,7 @@ fn a_pool_tells_when_it_nears_its_limit() {
     check(&store);
 }
 
-/// Like single deletes: in a batch, in a transaction, or separately, with a snapshot that keeps what they remove.
+/// Like single deletes: in a batch, together, in a transaction, or separately, with a snapshot that keeps what they remove.
 #[test]
 fn many_deletes_find_room_in_a_full_pool() {
     let (store, space) = fixture::store(Options { size_max: 8 << 20, ..Options::default() });
@@ -287,9 +287,12 @@ fn many_deletes_find_room_in_a_full_pool() {
     (100..200).for_each(|n| assert!(transaction.delete(&space, &key(n)).unwrap()));
     transaction.commit().unwrap();
     assert!(is_full());
-    let keys: Vec<_> = (150..300).map(key).collect();
-    assert_eq!(space.delete_many(&keys.iter().map(<[u8; 4]>::as_slice).collect::<Vec<_>>()).unwrap(), 100);
-    assert_eq!((space.count(), snapshot.get(&space, &key(250)).unwrap()), (u64::from(count) - 300, Some(vec![1; 8])));
+    let keys: Vec<_> = (150..400).map(key).collect();
+    let keys: Vec<_> = keys.iter().map(<[u8; 4]>::as_slice).collect();
+    assert_eq!(space.delete_together(&keys[..150]).unwrap(), 100);
+    assert!(is_full());
+    assert_eq!(space.delete_many(&keys).unwrap(), 100);
+    assert_eq!((space.count(), snapshot.get(&space, &key(250)).unwrap()), (u64::from(count) - 400, Some(vec![1; 8])));
     drop(snapshot);
     check(&store);
 }
