@@ -320,7 +320,8 @@ impl<M: Listed> Namespace<M> {
     /// See [`Namespace::put`].
     ///
     /// # Panics
-    /// When `decide` writes to `key`, or to another key under the same lock.
+    /// When `decide` writes to `key`, or to another key under the same lock, by whatever call, or calls what waits for all writers, such as
+    /// [`Store::verify`](crate::Store::verify).
     pub fn modify(&self, key: &[u8], mut decide: impl FnMut(Option<&[u8]>) -> Change) -> Result<(), Error> {
         self.modify_entry(key, |entry| decide(entry.map(|entry| entry.value.as_slice())))
     }
@@ -415,7 +416,7 @@ impl<M: Listed> Namespace<M> {
     #[inline]
     pub(crate) fn with_stripe<T>(&self, key: &[u8], act: impl FnOnce(&Locked<'_>) -> Result<(T, Way), Error>) -> Result<T, Error> {
         let (outcome, way) = {
-            let stripe = self.shared.stripes.lock_for_write(self.space.number, key);
+            let stripe = self.shared.stripes.lock(self.space.number, key);
             act(&stripe)?
         };
         self.tidy(way, 1);

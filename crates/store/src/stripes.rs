@@ -50,9 +50,25 @@ pub(crate) struct Announced<'a>(&'a AtomicBool);
 impl Stripe {
     #[inline]
     fn lock(&self) -> Locked<'_> {
+        self.check_may_wait();
         let held = schedule::lock_alone(&self.lock);
         self.holder.store(this_thread(), Ordering::Relaxed);
         Locked { stripe: self, _held: held }
+    }
+
+    fn share(&self) -> Unwritten<'_> {
+        self.check_may_wait();
+        Unwritten(schedule::lock_shared(&self.lock))
+    }
+
+    /// # Panics
+    /// If this thread holds the lock exclusively: a program calls the store within a closure that decides on a write.
+    #[inline]
+    fn check_may_wait(&self) {
+        assert!(
+            self.holder.load(Ordering::Relaxed) != this_thread(),
+            "a closure that decides on a write, as that of `Namespace::modify` does, called the store, which would have waited for itself for ever"
+        );
     }
 }
 
@@ -96,20 +112,6 @@ impl Stripes {
         self.0[Self::number(space, key)].lock()
     }
 
-    /// Locks the stripe of `key` for a write that a program asks for.
-    ///
-    /// # Panics
-    /// If this thread holds it exclusively: the program asks within a closure that decides on another write.
-    #[inline]
-    pub(crate) fn lock_for_write(&self, space: u32, key: &[u8]) -> Locked<'_> {
-        let stripe = &self.0[Self::number(space, key)];
-        assert!(
-            stripe.holder.load(Ordering::Relaxed) != this_thread(),
-            "a closure that decides on a write, as that of `Namespace::modify` does, wrote to the store, which would have waited for itself for ever"
-        );
-        stripe.lock()
-    }
-
     /// Locks the stripes of all keys marked as written exclusively, and those of the other keys shared.
     pub(crate) fn lock_group<'k>(&self, keys: impl Iterator<Item = (u32, &'k [u8], bool)>) -> (Vec<Locked<'_>>, Vec<Unwritten<'_>>) {
         let (mut written, mut wanted) = ([0u64; STRIPE_COUNT / 64], [0u64; STRIPE_COUNT / 64]);
@@ -124,7 +126,7 @@ impl Stripes {
             while bits != 0 {
                 let stripe = &stripes[bits.trailing_zeros() as usize];
                 match written & bits & bits.wrapping_neg() {
-                    0 => unwritten.push(Unwritten(schedule::lock_shared(&stripe.lock))),
+                    0 => unwritten.push(stripe.share()),
                     _ => locked.push(stripe.lock()),
                 }
                 bits &= bits - 1;

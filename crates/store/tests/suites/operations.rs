@@ -571,11 +571,30 @@ fn who_refuses_what_several_lookups_show_is_asked_once() {
 fn a_closure_that_writes_to_its_own_key_panics() {
     let (store, space) = store();
     space.put(b"key", b"1").unwrap();
-    let nested = |_: Option<&[u8]>| {
-        space.put(b"key", b"2").unwrap();
-        Change::Keep
+    let batch = |expected: Option<&[u8]>| {
+        let mut batch = Batch::default();
+        batch.put(&space, b"other", b"2");
+        expected.into_iter().for_each(|_| batch.expect(&space, b"key", expected));
+        batch.put(&space, if expected.is_some() { b"another" } else { b"key" }, b"2");
+        batch
     };
-    assert!(catch_unwind(AssertUnwindSafe(|| space.modify(b"key", nested))).is_err());
+    let writes: [&dyn Fn(); 7] = [
+        &|| space.put(b"key", b"2").unwrap(),
+        &|| space.put_many(&[(b"other", b"2"), (b"key", b"2")]).unwrap(),
+        &|| store.write(batch(None)).unwrap(),
+        &|| store.write(batch(Some(b"1"))).unwrap(),
+        &|| store.transact(Isolation::Snapshot, |transaction| transaction.put(&space, b"key", b"2")).unwrap(),
+        &|| space.clear().unwrap(),
+        &|| assert!(store.verify().unwrap().is_sound()),
+    ];
+    for write in writes {
+        let nested = |_: Option<&[u8]>| {
+            write();
+            Change::Keep
+        };
+        let panic = catch_unwind(AssertUnwindSafe(|| space.modify(b"key", nested))).unwrap_err();
+        assert!(panic.downcast_ref::<&str>().unwrap().contains("waited for itself"));
+    }
     let next = |old: Option<&[u8]>| {
         assert_eq!(old, Some(&b"1"[..]));
         Change::Put(b"3".to_vec())
