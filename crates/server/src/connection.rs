@@ -219,7 +219,7 @@ impl Connection {
         }
         if is_held_up {
             return Ok(match self.conversation.go_on_unread(server, counters) {
-                Some(Pause::Overflow) => Turn::Close,
+                Some(Pause::Overflow) => Self::overflow(counters),
                 Some(_) => Turn::Again,
                 None if reads => Turn::Again,
                 // The socket takes nothing now, and will report when it does.
@@ -229,6 +229,12 @@ impl Connection {
         let input = &mut self.input.bytes[self.input.start..self.input.end];
         let end = (!input.is_empty() || self.busy).then(|| self.conversation.advance(server, counters, input));
         self.end_turn(server, counters, end)
+    }
+
+    /// The client leaves more replies waiting than it may.
+    fn overflow(counters: &Counters) -> Turn {
+        counters.output_overflows.add(1);
+        Turn::Close
     }
 
     /// Sends the replies. `end`: how much of the input is done, and why no more of it.
@@ -244,7 +250,7 @@ impl Connection {
                     self.conversation.session.publish(server, self.input.size(), &self.conversation.reply);
                     return self.write(counters).map(|()| Turn::Held);
                 }
-                Pause::Overflow => return Ok(Turn::Close),
+                Pause::Overflow => return Ok(Self::overflow(counters)),
             }
         }
         // Before the reply shows that the command was done: a client that has it may ask about this one on another connection.
@@ -272,6 +278,7 @@ impl Connection {
             self.input.bytes = buffers.lend_input();
         }
         if self.input.size() >= server.config.limits.query_buffer_size_max {
+            counters.query_overflows.add(1);
             return Err(ErrorKind::QuotaExceeded.into());
         }
         let room = self.input.room();

@@ -333,12 +333,13 @@ impl Conversation {
             Err(_) if arguments.is(0, "post") || arguments.is(0, "host:") => self.session.closing = Closing::AfterReplies,
             // An EXEC ends the transaction, whatever is wrong with it.
             Err(failure) if arguments.is(0, "exec") => {
-                counters.errors.add(1);
                 self.session.end_transaction();
-                failure.of_exec().write(&mut self.reply);
+                let failure = failure.of_exec();
+                counters.fail(&failure);
+                failure.write(&mut self.reply);
             }
             Err(failure) => {
-                counters.errors.add(1);
+                counters.fail(&failure);
                 failure.write(&mut self.reply);
                 if let Some(queue) = &mut self.session.queue {
                     queue.break_off();
@@ -390,7 +391,7 @@ impl Conversation {
             }
             Ok(Slice::Last) => unfinished.finish(&mut self.reply),
             Err(failure) => {
-                counters.fail(failure.is_full());
+                counters.fail(&failure);
                 self.session.ongoing.iter().for_each(|ongoing| calls.fail(client.thread, ongoing.spec));
                 match self.dialect {
                     Dialect::Redis => failure.write(&mut self.reply),

@@ -213,6 +213,7 @@ impl EventLoop {
     /// with this key, which may hold commands when this unrequested turn comes.
     fn close(&mut self, key: usize) {
         if let Some(connection) = self.connections.try_remove(key) {
+            self.server.counters(self.index).failed_handshakes.add(connection.socket.is_handshaking().into());
             if connection.queued {
                 self.queue.retain(|&queued| queued != key);
             }

@@ -166,9 +166,9 @@ impl Failure {
         reply.error(&self.text);
     }
 
-    /// Whether a full pool was the reason.
-    pub(crate) fn is_full(&self) -> bool {
-        self.text.starts_with(OUT_OF_MEMORY.as_bytes())
+    /// Its code: the first word.
+    pub(crate) fn code(&self) -> &[u8] {
+        self.text.split(|&byte| byte == b' ').next().unwrap_or_default()
     }
 
     /// Its text, including the code.
@@ -232,7 +232,7 @@ fn try_execute(call: &mut Call<'_>) -> Result<(), Failure> {
     };
     outcome.inspect_err(|failure| {
         call.reply.out.truncate(start);
-        call.counters.fail(failure.is_full());
+        call.counters.fail(failure);
         calls.fail(call.session.client.thread, spec);
     })
 }

@@ -351,7 +351,7 @@ impl<'p> Part<'p> {
         let number = self.done;
         self.foretell(number + 1);
         let mut told = Reply::new(self.reply.protocol);
-        counters.fail(error.is_no_space());
+        counters.fail_with(&error);
         self.places[number].style.failed(&mut told, error);
         self.rewrite(number, &told.out);
         self.failed.push(number);
@@ -379,7 +379,7 @@ impl<'p> Part<'p> {
         if let Err(error) = outcome {
             self.reply.out.truncate(start);
             self.failed.push(0);
-            counters.fail(error.is_no_space());
+            counters.fail_with(&error);
             place.style.failed(self.reply, error);
         }
         self.done = 1;

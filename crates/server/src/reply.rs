@@ -114,16 +114,35 @@ impl Reply {
         Ok(true)
     }
 
-    /// Text for people: `=size`, `txt:`; a bulk string in RESP2.
-    pub(crate) fn verbatim(&mut self, text: &[u8]) {
+    /// Text for people, in a format of three letters such as `txt`: `=size`, `txt:`; a bulk string in RESP2.
+    pub(crate) fn verbatim(&mut self, format: &[u8; 3], text: &[u8]) {
         match self.protocol {
             Protocol::Resp2 => self.bulk(text),
             Protocol::Resp3 => {
                 self.header(b'=', text.len() as i64 + 4);
-                self.out.extend_from_slice(b"txt:");
+                self.out.extend_from_slice(format);
+                self.out.push(b':');
                 self.out.extend_from_slice(text);
                 self.out.extend_from_slice(b"\r\n");
             }
+        }
+    }
+
+    /// A number with a fraction; a bulk string in RESP2. With as few digits as say which it is.
+    pub(crate) fn double(&mut self, number: f64) {
+        let text = format!("{number:?}");
+        let text = if number.is_nan() { "nan" } else { text.strip_suffix(".0").unwrap_or(&text) };
+        match self.protocol {
+            Protocol::Resp2 => self.bulk(text.as_bytes()),
+            Protocol::Resp3 => self.line(b',', text.as_bytes()),
+        }
+    }
+
+    /// The digits of an integer of any size; a bulk string in RESP2.
+    pub(crate) fn big_number(&mut self, digits: &str) {
+        match self.protocol {
+            Protocol::Resp2 => self.bulk(digits.as_bytes()),
+            Protocol::Resp3 => self.line(b'(', digits.as_bytes()),
         }
     }
 
@@ -194,7 +213,7 @@ mod tests {
             reply.null();
             reply.map(2);
             reply.set(3);
-            reply.verbatim(b"hi");
+            reply.verbatim(b"txt", b"hi");
             reply.error(b"ERR a\r\nb");
         };
         assert_eq!(written(Protocol::Resp2, all), "$-1\r\n*4\r\n*3\r\n$2\r\nhi\r\n-ERR a  b\r\n");

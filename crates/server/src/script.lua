@@ -3,7 +3,7 @@ local host = ...
 local pcall, error, type, setmetatable, rawget = pcall, error, type, setmetatable, rawget
 
 local floor, insert, remove, rep, sort = math.floor, table.insert, table.remove, string.rep, table.sort
-local find, sub = string.find, string.sub
+local find, match, sub = string.find, string.match, string.sub
 
 -- What scripts may read and not change. The functions of `table` that set something ask: they go past the metatables.
 local sealed_tables = setmetatable({}, { __mode = "k" })
@@ -80,7 +80,10 @@ end
 
 local function nothing() end
 
+local major, minor, patch = match(host.version, "^(%d+)%.(%d+)%.(%d+)$")
+
 local redis = {
+  REDIS_VERSION = host.version, REDIS_VERSION_NUM = major * 65536 + minor * 256 + patch,
   LOG_DEBUG = 0, LOG_VERBOSE = 1, LOG_NOTICE = 2, LOG_WARNING = 3,
   REPL_NONE = 0, REPL_AOF = 1, REPL_SLAVE = 2, REPL_REPLICA = 2, REPL_ALL = 3,
   call = function(...)

@@ -7,6 +7,7 @@
 //! each command, and while the reply is written. What a single instruction does is not interrupted. A script that needs more than [`MEMORY_MAX`] gets no more.
 //! What its commands have done is undone then (`executor/scripting.rs`). A panic in a command goes through the script to the caller.
 
+use crate::REDIS_VERSION;
 use crate::reply::Reply;
 use mlua::chunk::ChunkMode;
 use mlua::debug::Debug;
@@ -101,7 +102,7 @@ impl Scripts {
 /// What a script calls, with the arguments of a command. Returns the reply, in RESP2.
 pub(crate) type CallBack<'c> = dyn FnMut(&[Vec<u8>]) -> Vec<u8> + 'c;
 
-/// Runs a script, and writes its reply, which may have `size_max` bytes.
+/// Runs a script, and writes its reply, which may have `size_max` bytes. If it can be compiled, it is kept; where there is no room, it runs all the same.
 ///
 /// # Errors
 /// The text of the error, its code first.
@@ -124,6 +125,7 @@ pub(crate) fn run(
         IS_OVER.set(false);
         DEADLINE.set(Some(deadline));
         let outcome = interpreter.function(digest, text, scripts.flushes()).and_then(|function| {
+            scripts.keep(*digest, text);
             let outcome = interpreter.call(&function, keys, arguments, back).map_err(|error| failed(&error))?;
             let size_max = reply.out.len() + size_max;
             outcome.map_err(|error| told(&error, digest)).and_then(|value| answer(reply, &value, size_max, 0))
@@ -138,6 +140,7 @@ pub(crate) fn run(
 pub(crate) fn check(text: &[u8]) -> Result<(), Vec<u8>> {
     let lua = Lua::new_with(StdLib::NONE, LuaOptions::default()).map_err(|error| failed(&error))?;
     lua.set_memory_limit(MEMORY_MAX).map_err(|error| failed(&error))?;
+    reads_only(text)?;
     compile(&lua, text, None).map(|_| ())
 }
 
@@ -183,6 +186,7 @@ impl Interpreter {
         lua.set_global_hook(HookTriggers::new().every_nth_instruction(INSTRUCTIONS), hook)?;
         let host = lua.create_table()?;
         host.raw_set("over", OVER)?;
+        host.raw_set("version", REDIS_VERSION)?;
         host.raw_set("is_over", lua.create_function(|_, ()| Ok(IS_OVER.get()))?)?;
         host.raw_set("sha1hex", lua.create_function(|lua, text: LuaString| lua.create_string(digest(&text.as_bytes())))?)?;
         host.raw_set("random", lua.create_function(|_, ()| Ok(rand::random::<f64>()))?)?;
@@ -268,13 +272,46 @@ fn failed(error: &mlua::Error) -> Vec<u8> {
     format!("ERR the script could not be run: {error}").into_bytes()
 }
 
-/// Compiles a script, without the first line if that says for what it is, as scripts of Redis may.
+/// Whether the first line of a script says that it writes nothing. As in Redis, such a line is `#!lua`, perhaps with `flags=` and names of flags.
+///
+/// # Errors
+/// A first line that begins so, and says anything else.
+pub(crate) fn reads_only(text: &[u8]) -> Result<bool, Vec<u8>> {
+    let line = String::from_utf8_lossy(&text[..heading_size(text)?]);
+    if line.is_empty() {
+        return Ok(false);
+    }
+    let mut words = line.split_ascii_whitespace();
+    let engine = words.next().unwrap_or_default();
+    if engine != "#!lua" {
+        return Err(format!("ERR Unexpected engine in script shebang: {engine}").into_bytes());
+    }
+    let mut reads_only = false;
+    for word in words {
+        let flags = word.strip_prefix("flags=").ok_or_else(|| format!("ERR Unknown lua shebang option: {word}").into_bytes())?;
+        for flag in flags.split(',').filter(|_| !flags.is_empty()) {
+            match flag {
+                "no-writes" => reads_only = true,
+                // Of what these allow nothing is refused here.
+                "allow-oom" | "allow-stale" | "no-cluster" | "allow-cross-slot-keys" => {}
+                _ => return Err(format!("ERR Unexpected flag in script shebang: {flag}").into_bytes()),
+            }
+        }
+    }
+    Ok(reads_only)
+}
+
+/// The length of the first line of a script, if it says for what the script is, without its end: so lines keep their numbers when it is cut off.
+fn heading_size(text: &[u8]) -> Result<usize, Vec<u8>> {
+    match text.starts_with(b"#!") {
+        true => memchr::memchr(b'\n', text).ok_or_else(|| b"ERR Invalid script shebang".to_vec()),
+        false => Ok(0),
+    }
+}
+
+/// Compiles a script.
 fn compile(lua: &Lua, text: &[u8], environment: Option<Table>) -> Result<Function, Vec<u8>> {
-    let text = match text.strip_prefix(b"#!") {
-        // The line stays, so that lines keep their numbers.
-        Some(rest) => &rest[memchr::memchr(b'\n', rest).unwrap_or(rest.len())..],
-        None => text,
-    };
+    let text = &text[heading_size(text)?..];
     let chunk = lua.load(text).set_name("@user_script").set_mode(ChunkMode::Text);
     let chunk = environment.into_iter().fold(chunk, |chunk, environment| chunk.set_environment(environment));
     chunk.into_function().map_err(|error| {
@@ -365,25 +402,55 @@ fn answer(reply: &mut Reply, value: &Value, size_max: usize, depth: usize) -> Re
         Value::Number(number) => reply.integer(*number as i64),
         Value::Boolean(true) => reply.integer(1),
         Value::String(text) => reply.bulk(&text.as_bytes()),
-        Value::Table(table) => {
-            let field = |name| table.raw_get::<Option<LuaString>>(name).ok().flatten();
-            if let Some(text) = field("err") {
-                let text = text.as_bytes();
-                reply.error(text.strip_prefix(b"-").unwrap_or(&text));
-            } else if let Some(text) = field("ok") {
-                reply.simple(&String::from_utf8_lossy(&text.as_bytes()).replace(['\r', '\n'], " "));
-            } else {
-                let count = (1..).take_while(|place| table.raw_get(*place).is_ok_and(|value: Value| !value.is_nil())).count();
-                reply.array(count);
-                for place in 1..=count {
-                    let value = table.raw_get(place).map_err(|error| failed(&error))?;
-                    answer(reply, &value, size_max, depth + 1)?;
-                }
-            }
-        }
+        Value::Table(table) => answer_table(reply, table, size_max, depth + 1)?,
         _ => reply.null(),
     }
     Ok(())
+}
+
+/// Writes a table of Lua as a reply: of the kind that its field names, or its elements.
+fn answer_table(reply: &mut Reply, table: &Table, size_max: usize, depth: usize) -> Result<(), Vec<u8>> {
+    let field = |name| table.raw_get(name).unwrap_or(Value::Nil);
+    let line = |text: &LuaString| String::from_utf8_lossy(&text.as_bytes()).replace(['\r', '\n'], " ");
+    if let Value::String(text) = field("err") {
+        let text = text.as_bytes();
+        reply.error(text.strip_prefix(b"-").unwrap_or(&text));
+    } else if let Value::String(text) = field("ok") {
+        reply.simple(&line(&text));
+    } else if let Value::Number(number) = field("double") {
+        reply.double(number);
+    } else if let Value::Integer(number) = field("double") {
+        reply.double(number as f64);
+    } else if let Value::Table(map) = field("map") {
+        reply.map(map.pairs::<Value, Value>().count());
+        each_pair(&map, |key, value| [key, value].iter().try_for_each(|value| answer(reply, value, size_max, depth)))?;
+    } else if let Value::Table(set) = field("set") {
+        reply.set(set.pairs::<Value, Value>().count());
+        each_pair(&set, |key, _| answer(reply, &key, size_max, depth))?;
+    } else if let Value::String(digits) = field("big_number") {
+        reply.big_number(&line(&digits));
+    } else if let Value::Table(verbatim) = field("verbatim_string")
+        && let (Ok(text), Ok(format)) = (verbatim.raw_get::<LuaString>("string"), verbatim.raw_get::<LuaString>("format"))
+    {
+        let format = format.as_bytes();
+        reply.verbatim(&std::array::from_fn(|place| format.get(place).copied().unwrap_or(b' ')), &text.as_bytes());
+    } else {
+        let count = (1..).take_while(|place| table.raw_get(*place).is_ok_and(|value: Value| !value.is_nil())).count();
+        reply.array(count);
+        for place in 1..=count {
+            let value = table.raw_get(place).map_err(|error| failed(&error))?;
+            answer(reply, &value, size_max, depth)?;
+        }
+    }
+    Ok(())
+}
+
+/// One by one: few values can be referred to from here at a time.
+fn each_pair(table: &Table, mut visit: impl FnMut(Value, Value) -> Result<(), Vec<u8>>) -> Result<(), Vec<u8>> {
+    table.pairs().try_for_each(|pair| {
+        let (key, value) = pair.map_err(|error| failed(&error))?;
+        visit(key, value)
+    })
 }
 
 #[cfg(test)]
@@ -446,6 +513,14 @@ mod tests {
     fn replies_are_not_larger_than_allowed() {
         let doubled = run_alone("local t = {'x'} for _ = 1, 40 do t = {t, t} end return t");
         assert_eq!(doubled, Err("ERR the reply of the script is larger than the output buffer may be".to_owned()));
+    }
+
+    #[test]
+    fn maps_may_be_large() {
+        let map = run_alone("local t = {} for i = 1, 30000 do t['k' .. i] = 'v' end return {map = t}").unwrap();
+        assert_eq!((map.lines().next(), map.lines().count()), (Some("*60000"), 120_001));
+        let set = run_alone("local t = {} for i = 1, 30000 do t['k' .. i] = true end return {set = t}").unwrap();
+        assert_eq!((set.lines().next(), set.lines().count()), (Some("*30000"), 60_001));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::client::{Client, Clients};
 use crate::compactions::Compactions;
 use crate::config::Config;
 use crate::database::Databases;
+use crate::executor::Failure;
 use crate::executor::scan::Cursors;
 use crate::gate::Gate;
 use crate::memcached;
@@ -81,8 +82,13 @@ counted! {
     /// Bytes of keys and values that commands have looked at without replying with them, and steps of matching keys against patterns.
     looked_at,
     errors,
-    /// Those with which a full pool refused something.
+    /// Those with the code OOM: a full pool refused something.
     full,
+    /// Those with the code NOAUTH, WRONGPASS, NOSCRIPT, and EXECABORT.
+    denied,
+    wrong_passwords,
+    unknown_scripts,
+    aborted,
     hits,
     misses,
     /// Storage commands of memcached.
@@ -108,6 +114,10 @@ counted! {
     output_size,
     connections,
     rejected,
+    /// Connections closed because the client sent more than it may in one command, or did not take its replies, or ended before its TLS handshake did.
+    query_overflows,
+    output_overflows,
+    failed_handshakes,
 }
 
 impl Counters {
@@ -117,9 +127,22 @@ impl Counters {
     }
 
     /// Notes a reply with an error.
-    pub(crate) fn fail(&self, is_full: bool) {
+    pub(crate) fn fail(&self, failure: &Failure) {
         self.errors.add(1);
-        self.full.add(is_full.into());
+        match failure.code() {
+            b"OOM" => self.full.add(1),
+            b"NOAUTH" => self.denied.add(1),
+            b"WRONGPASS" => self.wrong_passwords.add(1),
+            b"NOSCRIPT" => self.unknown_scripts.add(1),
+            b"EXECABORT" => self.aborted.add(1),
+            _ => {}
+        }
+    }
+
+    /// Notes a reply with an error of the store.
+    pub(crate) fn fail_with(&self, error: &Error) {
+        self.errors.add(1);
+        self.full.add(error.is_no_space().into());
     }
 
     /// [`Counters::lookup`] for an item that a client of memcached has deleted.

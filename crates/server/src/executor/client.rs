@@ -78,7 +78,7 @@ pub(crate) fn info(call: &mut Call<'_>) -> Result<(), Failure> {
     call.session.publish(call.server, 0, call.reply);
     let mut text = call.session.client.describe(call.server);
     text.push(b'\n');
-    call.reply.verbatim(&text);
+    call.reply.verbatim(b"txt", &text);
     Ok(())
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn list(call: &mut Call<'_>) -> Result<(), Failure> {
         text.append(&mut client.describe(call.server));
         text.push(b'\n');
     }
-    call.reply.verbatim(&text);
+    call.reply.verbatim(b"txt", &text);
     Ok(())
 }
 

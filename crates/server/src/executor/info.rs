@@ -49,7 +49,7 @@ pub(crate) fn info(call: &mut Call<'_>) -> Result<(), Failure> {
             let _ = write(&mut text, call.server);
         }
     }
-    call.reply.verbatim(text.as_bytes());
+    call.reply.verbatim(b"txt", text.as_bytes());
     Ok(())
 }
 
@@ -167,6 +167,9 @@ fn stats(text: &mut String, server: &Shared) -> fmt::Result {
     write!(text, "total_net_input_bytes:{}\r\ntotal_net_output_bytes:{}\r\n", totals.input_size, totals.output_size)?;
     write!(text, "instantaneous_ops_per_sec:{}\r\nrejected_connections:{}\r\n", server.commands_per_second(), totals.rejected)?;
     write!(text, "expired_keys:{}\r\nevicted_keys:0\r\nlatest_fork_usec:0\r\n", totals.expired)?;
+    write!(text, "client_query_buffer_limit_disconnections:{}\r\n", totals.query_overflows)?;
+    write!(text, "client_output_buffer_limit_disconnections:{}\r\n", totals.output_overflows)?;
+    write!(text, "failed_tls_handshakes:{}\r\n", totals.failed_handshakes)?;
     write!(text, "keyspace_hits:{}\r\nkeyspace_misses:{}\r\ntotal_error_replies:{}\r\n", totals.hits, totals.misses, totals.errors)
 }
 
@@ -174,12 +177,19 @@ fn commands(text: &mut String, server: &Shared) -> fmt::Result {
     server.calls.describe(text)
 }
 
-/// Errors by code: only that of a full pool is counted by itself.
+/// Errors by code. Those of memcached, and of scripts that make up their own, count as ERR.
 fn errors(text: &mut String, server: &Shared) -> fmt::Result {
-    match server.totals().full {
-        0 => Ok(()),
-        count => write!(text, "errorstat_OOM:count={count}\r\n"),
-    }
+    let totals = server.totals();
+    let coded = [
+        ("EXECABORT", totals.aborted),
+        ("NOAUTH", totals.denied),
+        ("NOSCRIPT", totals.unknown_scripts),
+        ("OOM", totals.full),
+        ("WRONGPASS", totals.wrong_passwords),
+    ];
+    let others = totals.errors.saturating_sub(coded.iter().map(|(_, count)| count).sum());
+    let mut counts = std::iter::once(("ERR", others)).chain(coded).filter(|(_, count)| *count > 0);
+    counts.try_for_each(|(code, count)| write!(text, "errorstat_{code}:count={count}\r\n"))
 }
 
 /// What snapshots hold back, including those of watching clients and backups.

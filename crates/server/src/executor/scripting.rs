@@ -24,10 +24,7 @@ const READ_ONLY: Failure = Failure::fixed("ERR Write commands are not allowed fr
 
 pub(crate) fn eval(call: &mut Call<'_>) -> Result<(), Failure> {
     let text = call.argument(1);
-    let digest = script::digest(text);
-    // Where there is no room, it runs all the same.
-    call.server.scripts.keep(digest, text);
-    run(call, &digest, text)
+    run(call, &script::digest(text), text)
 }
 
 pub(crate) fn evalsha(call: &mut Call<'_>) -> Result<(), Failure> {
@@ -63,7 +60,7 @@ fn run_within(
 ) -> Result<(), Failure> {
     let (server, spec, database) = (call.server, call.spec, call.session.database);
     let databases = Databases { transaction: Some(transaction), changes: &counted.changes, ..call.databases };
-    let reads_only = spec.flags.contains(Flags::READONLY);
+    let reads_only = script::reads_only(script.1).map_err(Failure::bytes)? || spec.flags.contains(Flags::READONLY);
     let (session, mut refusal) = (&mut *call.session, None);
     let mut back = |words: &[Vec<u8>]| {
         let mut reply = Reply::new(Protocol::Resp2);

@@ -244,7 +244,7 @@ fn go_on_to_end(call: &mut Call<'_>, start: usize) -> Result<(), Failure> {
             return Err(TOO_MANY_REPLIES);
         }
         let Some(mut unfinished) = unfinished else { return Ok(()) };
-        match unfinished.advance(call.databases, call.counters).inspect_err(|failure| call.counters.fail(failure.is_full()))? {
+        match unfinished.advance(call.databases, call.counters).inspect_err(|failure| call.counters.fail(failure))? {
             Slice::More => call.session.unfinished = Some(unfinished),
             Slice::Last => unfinished.finish(call.reply),
         }

@@ -34,7 +34,7 @@ pub(crate) fn execute(asked: &mut Asked<'_>, request: &Request, quiet: bool) {
     let start = asked.out.len();
     asked.counters.commands.add(1);
     if let Err(error) = asked.act(request) {
-        asked.counters.fail(error.is_no_space());
+        asked.counters.fail_with(&error);
         asked.out.truncate(start);
         refuse(asked.out, &error);
     }

@@ -24,6 +24,8 @@ fn a_password_is_asked_for() {
     hello.send(b"HELLO 3 AUTH default secret SETNAME me\r\nCLIENT GETNAME\r\n");
     hello.expect(b"%7\r\n$6\r\nserver\r\n");
     assert!(hello.call(&[b"PING"]).ends_with(b"$2\r\nme\r\n+PONG\r\n"));
+    let errors = b"# Errorstats\r\nerrorstat_ERR:count=2\r\nerrorstat_NOAUTH:count=2\r\nerrorstat_WRONGPASS:count=1\r\n";
+    assert!(hello.call(&[b"INFO", b"errorstats"]).windows(errors.len()).any(|text| text == errors));
 }
 
 /// Regression: clients connected before the removal were still asked for the removed password, and could not supply it.
@@ -126,6 +128,7 @@ fn limits_close_the_connection() {
     assert_eq!(query.read_to_end(), b"");
     server.client().says("APPEND k 1", ":1\r\n");
     server.client().says("SETRANGE k 1000 x", "-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n");
+    assert_eq!(number(&mut server.client(), "client_query_buffer_limit_disconnections"), 1);
 }
 
 #[test]
@@ -262,6 +265,7 @@ fn a_reader_that_is_stuck_in_mget_is_dropped_at_the_limit() {
         assert!(Instant::now() < deadline, "{} bytes wait", waiting(&mut other, &stuck));
         std::thread::sleep(Duration::from_millis(5));
     }
+    assert_eq!(number(&mut other, "client_output_buffer_limit_disconnections"), 1);
 }
 
 /// Fills a database with keys that each take many steps to compare with the returned pattern.

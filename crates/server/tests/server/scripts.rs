@@ -34,7 +34,14 @@ fn values_of_lua_are_replies() {
         ("return redis.error_reply('error')", "-ERR error\r\n"),
         ("return {KEYS[1], KEYS[2], ARGV[1], #ARGV}", "*4\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n:2\r\n"),
         ("return redis.sha1hex('')", "$40\r\nda39a3ee5e6b4b0d3255bfef95601890afd80709\r\n"),
-        ("#!lua flags=no-writes\nreturn 1", ":1\r\n"),
+        ("#!lua flags=no-writes,allow-stale\nreturn 1", ":1\r\n"),
+        ("#!lua flags=\nreturn redis.call('SET', KEYS[1], 1)", "+OK\r\n"),
+        ("#!lua\nreturn redis.call('SET', KEYS[1], 1)", "+OK\r\n"),
+        ("return {{double = 3.5}, {double = -10}, {double = 1 / 0}}", "*3\r\n$3\r\n3.5\r\n$3\r\n-10\r\n$3\r\ninf\r\n"),
+        ("return {{map = {x = {1}}}, {set = {y = true}}}", "*2\r\n*2\r\n$1\r\nx\r\n*1\r\n:1\r\n*1\r\n$1\r\ny\r\n"),
+        ("return {{big_number = '12\\r34'}, {verbatim_string = {string = 'v', format = 'txt'}}}", "*2\r\n$5\r\n12 34\r\n$1\r\nv\r\n"),
+        ("return {{double = 'x'}, {map = 3}}", "*2\r\n*0\r\n*0\r\n"),
+        ("return {redis.REDIS_VERSION, redis.REDIS_VERSION_NUM}", "*2\r\n$6\r\n7.0.15\r\n:458767\r\n"),
         ("local n = math.random(3, 5) return n >= 3 and n <= 5 and math.random() < 1 and math.random(1) == 1", ":1\r\n"),
         ("return string.format('%s %d', table.concat({'x', 'y'}, '-'), math.max(1, 2))", "$5\r\nx-y 2\r\n"),
     ];
@@ -43,8 +50,36 @@ fn values_of_lua_are_replies() {
     }
     client.call(&[b"HELLO", b"3"]);
     assert_eq!(eval(&mut client, "return {true, false}", &[], &[]), "*2\r\n:1\r\n_\r\n");
+    let replies = [
+        ("return {{double = 3.5}, {double = 1e300}, {double = 0 / 0}}", "*3\r\n,3.5\r\n,1e300\r\n,nan\r\n"),
+        ("return {{map = {x = {1}}}, {set = {y = true}}}", "*2\r\n%1\r\n$1\r\nx\r\n*1\r\n:1\r\n~1\r\n$1\r\ny\r\n"),
+        ("return {{big_number = '123'}, {verbatim_string = {string = 'v', format = 'md'}}}", "*2\r\n(123\r\n=5\r\nmd :v\r\n"),
+    ];
+    for (script, reply) in replies {
+        assert_eq!(eval(&mut client, script, &[], &[]), reply, "{script}");
+    }
     let cycle = eval(&mut client, "local t = {} t[1] = t return t", &[], &[]);
     assert!(cycle.starts_with("-ERR the reply of the script is nested too deeply"), "{cycle}");
+}
+
+#[test]
+fn the_first_line_says_what_a_script_may_do() {
+    let server = Running::start();
+    let mut client = server.client();
+    let refused = [
+        ("#!lua flags=no-writes\nreturn redis.call('SET', 'k', 'v')", "-ERR Write commands are not allowed from read-only scripts."),
+        ("#!lua", "-ERR Invalid script shebang"),
+        ("#!python\nreturn 1", "-ERR Unexpected engine in script shebang: #!python"),
+        ("#!lua name=x\nreturn 1", "-ERR Unknown lua shebang option: name=x"),
+        ("#!lua flags=no-writes,fast\nreturn 1", "-ERR Unexpected flag in script shebang: fast"),
+    ];
+    for (script, why) in refused {
+        let reply = eval(&mut client, script, &[], &[]);
+        assert!(reply.starts_with(why), "{script}: {reply}");
+    }
+    let loaded = String::from_utf8(client.call(&[b"SCRIPT", b"LOAD", refused[2].0.as_bytes()])).unwrap();
+    assert!(loaded.starts_with(refused[2].1), "{loaded}");
+    client.says("DBSIZE", ":0\r\n");
 }
 
 #[test]

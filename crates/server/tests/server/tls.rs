@@ -1,5 +1,6 @@
 //! Ports with TLS.
 
+use crate::info::number;
 use crate::peer::{Client, Running, encode};
 use everleaf::{Domain, Options};
 use everleaf_server::{Config, Limits, Listener, Tls};
@@ -289,6 +290,7 @@ fn a_client_without_a_certificate_that_is_wanted_gets_nothing() {
         connect(server.tls, authority.client(version, Some(authority.sign()))).says(b"EXISTS k\r\n", b":0\r\n");
         connect(server.memcached_tls, authority.client(version, Some(authority.sign()))).says(b"get k\r\n", b"END\r\n");
     }
+    assert_eq!(number(&mut server.client(), "failed_tls_handshakes"), 8);
 }
 
 /// It gets an alert, which is a record of kind 21, and the end.
@@ -317,7 +319,7 @@ fn a_handshake_has_its_time() {
         let _ = client.socket.write_all(bytes);
         assert_eq!(client.read_to_end(), b"");
     }
-    server.client().says("PING", "+PONG\r\n");
+    assert_eq!(number(&mut server.client(), "failed_tls_handshakes"), 2);
 }
 
 #[test]
