@@ -25,6 +25,7 @@ mod executor;
 mod gate;
 mod glob;
 mod group;
+mod json;
 mod listener;
 pub mod memcached;
 mod queue;

@@ -1,9 +1,11 @@
 -- What scripts see. Called once in an interpreter, with functions of the server; see script.rs.
 local host = ...
-local pcall, error, type, setmetatable, rawget = pcall, error, type, setmetatable, rawget
+local pcall, error, type, setmetatable, rawget, next, select = pcall, error, type, setmetatable, rawget, next, select
+local tonumber, tostring = tonumber, tostring
 
-local floor, insert, remove, rep, sort = math.floor, table.insert, table.remove, string.rep, table.sort
-local find, match, sub = string.find, string.match, string.sub
+local floor, huge, max = math.floor, math.huge, math.max
+local concat, insert, remove, sort = table.concat, table.insert, table.remove, table.sort
+local find, format, gsub, match, rep, string_byte, sub = string.find, string.format, string.gsub, string.match, string.rep, string.byte, string.sub
 
 -- What scripts may read and not change. The functions of `table` that set something ask: they go past the metatables.
 local sealed_tables = setmetatable({}, { __mode = "k" })
@@ -120,6 +122,113 @@ local redis = {
   end,
 }
 
+-- JSON, as the library of Redis writes it, except that numbers have all digits that say which they are.
+local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["/"] = "\\/", ["\b"] = "\\b", ["\f"] = "\\f", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t" }
+
+local function quoted(text)
+  return '"' .. gsub(text, '[%c"\\/]', function(byte)
+    return escapes[byte] or format("\\u%04x", string_byte(byte))
+  end) .. '"'
+end
+
+local function digits(number)
+  if number ~= number or number == huge or number == -huge then
+    error("Cannot serialise number: must not be NaN or Inf", 0)
+  end
+  for precision = 14, 17 do
+    local text = format("%." .. precision .. "g", number)
+    if precision == 17 or tonumber(text) == number then
+      return text
+    end
+  end
+end
+
+-- The length of a list, or 0 for any other table.
+local function length_of(value)
+  local longest, count = 0, 0
+  for key in next, value do
+    if type(key) ~= "number" or key < 1 or key ~= floor(key) then
+      return 0
+    end
+    longest, count = max(longest, key), count + 1
+  end
+  if longest > 10 and longest > 2 * count then
+    error("Cannot serialise table: excessively sparse array", 0)
+  end
+  return longest
+end
+
+local encode_table
+
+-- Appends the text of a value to `parts`.
+local function encode(parts, value, depth)
+  local kind = type(value)
+  if kind == "string" then
+    parts[#parts + 1] = quoted(value)
+  elseif kind == "number" then
+    parts[#parts + 1] = digits(value)
+  elseif kind == "boolean" or kind == "nil" then
+    parts[#parts + 1] = kind == "nil" and "null" or tostring(value)
+  elseif value == host.null then
+    parts[#parts + 1] = "null"
+  elseif kind ~= "table" then
+    error("Cannot serialise " .. kind .. ": type not supported", 0)
+  elseif depth > 1000 then
+    error("Cannot serialise, excessive nesting (1001)", 0)
+  else
+    encode_table(parts, value, length_of(value), depth + 1)
+  end
+end
+
+encode_table = function(parts, value, length, depth)
+  if length > 0 then
+    for place = 1, length do
+      parts[#parts + 1] = place == 1 and "[" or ","
+      encode(parts, rawget(value, place), depth)
+    end
+    parts[#parts + 1] = "]"
+    return
+  end
+  parts[#parts + 1] = "{"
+  local is_first = true
+  for key, field in next, value do
+    if type(key) ~= "string" and type(key) ~= "number" then
+      error("Cannot serialise " .. type(key) .. ": table key must be a number or string", 0)
+    end
+    local name = type(key) == "string" and quoted(key) or '"' .. digits(key) .. '"'
+    parts[#parts + 1] = is_first and name or "," .. name
+    parts[#parts + 1] = ":"
+    encode(parts, field, depth)
+    is_first = false
+  end
+  parts[#parts + 1] = "}"
+end
+
+local cjson = {
+  null = host.null,
+  encode = function(...)
+    if select("#", ...) ~= 1 then
+      error("bad argument #1 to 'encode' (expected 1 argument)", 2)
+    end
+    local parts = {}
+    local is_done, why = pcall(encode, parts, (...), 1)
+    if not is_done then
+      error(why, 2)
+    end
+    return concat(parts)
+  end,
+  decode = function(text)
+    if type(text) ~= "string" and type(text) ~= "number" then
+      error("bad argument #1 to 'decode' (string expected, got " .. type(text) .. ")", 2)
+    end
+    local value, why = host.decode(tostring(text))
+    if why then
+      error(why, 2)
+    end
+    return value
+  end,
+}
+
 string.dump = nil
 -- It would lead to the library itself.
 getmetatable("").__metatable = false
@@ -134,7 +243,7 @@ local seen = {
   xpcall = function(called, handler)
     return handled(handler, unless_over(pcall(called)))
   end,
-  string = sealed(string), table = sealed(table), math = sealed(math), redis = sealed(redis), server = sealed(redis),
+  string = sealed(string), table = sealed(table), math = sealed(math), redis = sealed(redis), server = sealed(redis), cjson = sealed(cjson),
 }
 
 -- Always empty.

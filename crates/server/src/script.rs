@@ -1,13 +1,15 @@
 //! Scripts in Lua 5.1, as Redis has them: `EVAL`, `EVALSHA`, `SCRIPT`.
 //!
 //! Each event loop has an interpreter of its own, made for the first script. A script sees the libraries `string`, `table` and `math`, the harmless part of the
-//! basic one, and `redis`. It cannot change what it sees: its environment is empty, and looks everything up behind it. So no script depends on those before it.
+//! basic one, `redis`, and what encodes and decodes of `cjson`. It cannot change what it sees: its environment is empty, and looks everything up behind it. So
+//! no script depends on those before it.
 //!
 //! A script whose time is over is ended: a hook raises an error every so many instructions, and `pcall` raises it again. The clock is also looked at before
 //! each command, and while the reply is written. What a single instruction does is not interrupted. A script that needs more than [`MEMORY_MAX`] gets no more.
 //! What its commands have done is undone then (`executor/scripting.rs`). A panic in a command goes through the script to the caller.
 
 use crate::REDIS_VERSION;
+use crate::json;
 use crate::reply::Reply;
 use mlua::chunk::ChunkMode;
 use mlua::debug::Debug;
@@ -151,7 +153,7 @@ thread_local! {
 }
 
 /// Looks at the clock. Once the time is over, it stays so.
-fn is_over() -> bool {
+pub(crate) fn is_over() -> bool {
     if DEADLINE.get().is_some_and(|deadline| Instant::now() >= deadline) {
         IS_OVER.set(true);
     }
@@ -189,6 +191,10 @@ impl Interpreter {
         host.raw_set("version", REDIS_VERSION)?;
         host.raw_set("is_over", lua.create_function(|_, ()| Ok(IS_OVER.get()))?)?;
         host.raw_set("sha1hex", lua.create_function(|lua, text: LuaString| lua.create_string(digest(&text.as_bytes())))?)?;
+        host.raw_set("null", Value::NULL)?;
+        // The value, or why there is none.
+        let decode = |lua: &Lua, text: LuaString| Ok(json::decode(lua, &text.as_bytes()).map_or_else(|why| (None, Some(why)), |value| (Some(value), None)));
+        host.raw_set("decode", lua.create_function(decode)?)?;
         host.raw_set("random", lua.create_function(|_, ()| Ok(rand::random::<f64>()))?)?;
         let (seen, environment, attempt) = lua.load(include_str!("script.lua")).set_name("=script.lua").call(host.clone())?;
         Ok(Self { lua, seen, environment, host, attempt, compiled: HashMap::new(), compiled_size: 0, flushes: 0, left: 0 })
@@ -480,6 +486,8 @@ mod tests {
             "while true do xpcall(function() while true do end end, function() while true do end end) end",
             "while true do redis.call('PING') end",
             "while true do string.rep('', 2^31 - 1) end",
+            "while true do pcall(cjson.encode, {{1}}) pcall(cjson.decode, '[[1]]') end",
+            "local t = {'x'} for _ = 1, 40 do t = {t, t} end pcall(cjson.encode, t) while true do end",
             "local t = {} for i = 1, 100000 do t[i] = i end while true do table.insert(t, 1, 0) end",
             "local s = '' while true do s = s .. string.rep('x', 1000) if #s > 10000000 then s = '' end end",
             "return (string.rep('a', 30)):find(string.rep('a*', 6) .. 'b') or (function() while true do end end)()",

@@ -62,6 +62,56 @@ fn values_of_lua_are_replies() {
     assert!(cycle.starts_with("-ERR the reply of the script is nested too deeply"), "{cycle}");
 }
 
+/// As in Redis, except that no digits of numbers are lost.
+#[test]
+fn values_of_lua_are_texts_in_json() {
+    let server = Running::start();
+    let mut client = server.client();
+    let texts = [
+        ("{1, 2, 'x', true, cjson.null, {a = 1}, {}}", r#"[1,2,"x",true,null,{"a":1},{}]"#),
+        ("{[1] = 1, [3] = 3}", "[1,null,3]"),
+        ("{[10] = 1}", "[null,null,null,null,null,null,null,null,null,1]"),
+        ("{[0] = 1}", r#"{"0":1}"#),
+        ("{[1.5] = false}", r#"{"1.5":false}"#),
+        ("{1, x = 3}", r#"{"1":1,"x":3}"#),
+        ("{3.0, -0.1, 1 / 3, 1e20, 1e15 + 0.5, 9007199254740991}", "[3,-0.1,0.3333333333333333,1e+20,1000000000000000.5,9007199254740991]"),
+        ("'a/b\"\\\\\\n\\1\\127\\0é'", r#""a\/b\"\\\n\u0001\u007f\u0000é""#),
+        ("nil", "null"),
+        ("cjson.decode('{\"a\": [1, null, 2.5, \"x\", false], \"a\": {\"b\": []}}')", r#"{"a":{"b":{}}}"#),
+        ("cjson.decode('[1, null, 2.5e3, \"\\\\u00e9\\\\ud83d\\\\ude00\", -9007199254740991]')", r#"[1,null,2500,"é😀",-9007199254740991]"#),
+        ("{cjson.decode('null') == cjson.null, cjson.decode(1), #cjson.decode('[[],[]]')}", "[true,1,2]"),
+    ];
+    for (value, text) in texts {
+        let reply = eval(&mut client, &format!("return cjson.encode({value})"), &[], &[]);
+        assert_eq!(reply, format!("${}\r\n{text}\r\n", text.len()), "{value}");
+    }
+    let refused = [
+        ("return cjson.encode({[11] = 1})", "Cannot serialise table: excessively sparse array"),
+        ("return cjson.encode({[true] = 1})", "Cannot serialise boolean: table key must be a number or string"),
+        ("return cjson.encode(0 / 0)", "Cannot serialise number: must not be NaN or Inf"),
+        ("return cjson.encode({a = cjson.encode})", "Cannot serialise function: type not supported"),
+        ("return cjson.encode()", "bad argument #1 to 'encode' (expected 1 argument)"),
+        ("local t = {} t[1] = t return cjson.encode(t)", "Cannot serialise, excessive nesting (1001)"),
+        ("return cjson.decode(nil)", "bad argument #1 to 'decode' (string expected, got nil)"),
+        ("return cjson.decode('')", "EOF while parsing a value at line 1 column 0"),
+        ("return cjson.decode('[1, 2]x')", "trailing characters at line 1 column 7"),
+        ("return cjson.decode(string.rep('[', 1000) .. string.rep(']', 1000))", "recursion limit exceeded"),
+        ("return cjson.decode('\"\\255\"')", "invalid unicode code point"),
+        ("cjson.decode = nil", "Attempt to modify a readonly table"),
+    ];
+    for (script, why) in refused {
+        let reply = eval(&mut client, script, &[], &[]);
+        assert!(reply.starts_with("-ERR ") && reply.contains(why), "{script}: {reply}");
+    }
+    assert_eq!(eval(&mut client, "return select(2, pcall(cjson.decode, '{'))", &[], &[]), "$46\r\nEOF while parsing an object at line 1 column 1\r\n");
+    let deep = "local t = {} for _ = 1, 900 do t = {t} end return #cjson.encode(t)";
+    assert_eq!(eval(&mut client, deep, &[], &[]), ":1802\r\n");
+    client.says(r#"SET counter {"count":1}"#, "+OK\r\n");
+    let script = "local o = cjson.decode(redis.call('GET', KEYS[1])) o.count = o.count + 1 return redis.call('SET', KEYS[1], cjson.encode(o))";
+    assert_eq!(eval(&mut client, script, &["counter"], &[]), "+OK\r\n");
+    client.says("GET counter", "$11\r\n{\"count\":2}\r\n");
+}
+
 #[test]
 fn the_first_line_says_what_a_script_may_do() {
     let server = Running::start();
