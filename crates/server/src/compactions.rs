@@ -7,6 +7,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 /// The compactions of a server.
 pub(crate) struct Compactions {
@@ -60,12 +61,14 @@ impl Compactions {
     }
 
     fn end(&self, outcome: Result<Shrunk, Error>) {
+        if let Err(error) = &outcome {
+            (self.log)(&format!("the compaction failed: {error}"));
+        }
         let mut state = self.state.lock();
         state.is_running = false;
         state.failure = outcome.as_ref().err().map(|error| error.to_string().into());
-        match outcome {
-            Ok(shrunk) => state.last = shrunk,
-            Err(error) => (self.log)(&format!("the compaction failed: {error}")),
+        if let Ok(shrunk) = outcome {
+            state.last = shrunk;
         }
     }
 
@@ -75,14 +78,14 @@ impl Compactions {
     }
 }
 
-/// Marks the compaction as over, however its thread ends.
+/// Marks the compaction as over if its thread panics.
 struct Ended<'a>(&'a Compactions);
 
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        if std::mem::replace(&mut state.is_running, false) {
-            state.failure = Some("its thread panicked".into());
+        if thread::panicking() {
+            let mut state = self.0.state.lock();
+            (state.is_running, state.failure) = (false, Some("its thread panicked".into()));
         }
     }
 }

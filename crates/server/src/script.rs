@@ -86,6 +86,12 @@ impl Scripts {
         has_room
     }
 
+    /// Forgets a script.
+    fn forget(&self, digest: &Digest) {
+        let kept = &mut *self.0.lock();
+        kept.size -= kept.by_digest.remove(digest).map_or(0, |text| text.len());
+    }
+
     pub(crate) fn get(&self, digest: &Digest) -> Option<Arc<[u8]>> {
         self.0.lock().by_digest.get(digest).cloned()
     }
@@ -101,10 +107,10 @@ impl Scripts {
     }
 }
 
-/// What a script calls, with the arguments of a command. Returns the reply, in RESP2.
-pub(crate) type CallBack<'c> = dyn FnMut(&[Vec<u8>]) -> Vec<u8> + 'c;
+/// What a script calls, with the arguments of a command, and whether the script says that it writes nothing. Returns the reply, in RESP2.
+pub(crate) type CallBack<'c> = dyn FnMut(&[Vec<u8>], bool) -> Vec<u8> + 'c;
 
-/// Runs a script, and writes its reply, which may have `size_max` bytes. If it can be compiled, it is kept; where there is no room, it runs all the same.
+/// Runs a script, and writes its reply, which may have `size_max` bytes. One that cannot be compiled is not kept.
 ///
 /// # Errors
 /// The text of the error, its code first.
@@ -126,9 +132,9 @@ pub(crate) fn run(
         };
         IS_OVER.set(false);
         DEADLINE.set(Some(deadline));
-        let outcome = interpreter.function(digest, text, scripts.flushes()).and_then(|function| {
-            scripts.keep(*digest, text);
-            let outcome = interpreter.call(&function, keys, arguments, back).map_err(|error| failed(&error))?;
+        let compiled = interpreter.compiled(digest, text, scripts.flushes()).inspect_err(|_| scripts.forget(digest));
+        let outcome = compiled.and_then(|compiled| {
+            let outcome = interpreter.call(&compiled, keys, arguments, back).map_err(|error| failed(&error))?;
             let size_max = reply.out.len() + size_max;
             outcome.map_err(|error| told(&error, digest)).and_then(|value| answer(reply, &value, size_max, 0))
         });
@@ -142,8 +148,7 @@ pub(crate) fn run(
 pub(crate) fn check(text: &[u8]) -> Result<(), Vec<u8>> {
     let lua = Lua::new_with(StdLib::NONE, LuaOptions::default()).map_err(|error| failed(&error))?;
     lua.set_memory_limit(MEMORY_MAX).map_err(|error| failed(&error))?;
-    reads_only(text)?;
-    compile(&lua, text, None).map(|_| ())
+    compile(&lua, text, None).map(drop)
 }
 
 thread_local! {
@@ -160,6 +165,12 @@ pub(crate) fn is_over() -> bool {
     IS_OVER.get()
 }
 
+#[derive(Clone)]
+struct Compiled {
+    function: Function,
+    reads_only: bool,
+}
+
 /// An interpreter and the scripts that it has compiled.
 struct Interpreter {
     lua: Lua,
@@ -170,7 +181,7 @@ struct Interpreter {
     host: Table,
     /// Calls a function, and catches what it raises.
     attempt: Function,
-    compiled: HashMap<Digest, Function>,
+    compiled: HashMap<Digest, Compiled>,
     /// The size of their texts.
     compiled_size: usize,
     /// The number of flushes when they were compiled.
@@ -201,21 +212,21 @@ impl Interpreter {
     }
 
     /// The compiled script.
-    fn function(&mut self, digest: &Digest, text: &[u8], flushes: u64) -> Result<Function, Vec<u8>> {
+    fn compiled(&mut self, digest: &Digest, text: &[u8], flushes: u64) -> Result<Compiled, Vec<u8>> {
         if self.flushes != flushes {
             self.forget();
             self.flushes = flushes;
         }
-        if let Some(function) = self.compiled.get(digest) {
-            return Ok(function.clone());
+        if let Some(compiled) = self.compiled.get(digest) {
+            return Ok(compiled.clone());
         }
-        let function = compile(&self.lua, text, Some(self.environment.clone()))?;
+        let compiled = compile(&self.lua, text, Some(self.environment.clone()))?;
         if self.compiled_size + text.len() > COMPILED_MAX || self.compiled.len() == COMPILED_COUNT_MAX {
             self.forget();
         }
         self.compiled_size += text.len();
-        self.compiled.insert(*digest, function.clone());
-        Ok(function)
+        self.compiled.insert(*digest, compiled.clone());
+        Ok(compiled)
     }
 
     /// Forgets what was compiled.
@@ -225,7 +236,7 @@ impl Interpreter {
     }
 
     /// Calls a script. What it raises is the inner error.
-    fn call(&self, function: &Function, keys: &[&[u8]], arguments: &[&[u8]], back: &mut CallBack<'_>) -> mlua::Result<Result<Value, Value>> {
+    fn call(&self, script: &Compiled, keys: &[&[u8]], arguments: &[&[u8]], back: &mut CallBack<'_>) -> mlua::Result<Result<Value, Value>> {
         for (name, of) in [("KEYS", keys), ("ARGV", arguments)] {
             let list = self.lua.create_table_with_capacity(of.len(), 0)?;
             // One by one: few strings can be referred to from here at a time.
@@ -245,10 +256,10 @@ impl Interpreter {
                 let Some(words) = given.iter().map(word).collect::<Option<Vec<_>>>().filter(|words| !words.is_empty()) else {
                     return refuse(if given.is_empty() { NO_WORDS } else { NO_WORD });
                 };
-                taken(lua, &back(&words), &mut 0)
+                taken(lua, &back(&words, script.reads_only), &mut 0)
             })?;
             self.host.raw_set("call", call)?;
-            self.attempt.call::<(bool, Value)>(function)
+            self.attempt.call::<(bool, Value)>(&script.function)
         });
         called.map(|(is_done, value)| if is_done { Ok(value) } else { Err(value) })
     }
@@ -278,15 +289,29 @@ fn failed(error: &mlua::Error) -> Vec<u8> {
     format!("ERR the script could not be run: {error}").into_bytes()
 }
 
-/// Whether the first line of a script says that it writes nothing. As in Redis, such a line is `#!lua`, perhaps with `flags=` and names of flags.
+/// Compiles a script.
+fn compile(lua: &Lua, text: &[u8], environment: Option<Table>) -> Result<Compiled, Vec<u8>> {
+    let (size, reads_only) = heading(text)?;
+    let chunk = lua.load(&text[size..]).set_name("@user_script").set_mode(ChunkMode::Text);
+    let chunk = environment.into_iter().fold(chunk, |chunk, environment| chunk.set_environment(environment));
+    let function = chunk.into_function().map_err(|error| {
+        let why = error.to_string();
+        format!("ERR Error compiling script (new function): {}", why.strip_prefix("syntax error: ").unwrap_or(&why)).into_bytes()
+    })?;
+    Ok(Compiled { function, reads_only })
+}
+
+/// The first line of a script, if that says for what the script is: its size without its end, so that lines keep their numbers when it is cut off; and whether
+/// it says that the script writes nothing. As in Redis, such a line is `#!lua`, perhaps with `flags=` and names of flags.
 ///
 /// # Errors
 /// A first line that begins so, and says anything else.
-pub(crate) fn reads_only(text: &[u8]) -> Result<bool, Vec<u8>> {
-    let line = String::from_utf8_lossy(&text[..heading_size(text)?]);
-    if line.is_empty() {
-        return Ok(false);
+fn heading(text: &[u8]) -> Result<(usize, bool), Vec<u8>> {
+    if !text.starts_with(b"#!") {
+        return Ok((0, false));
     }
+    let size = memchr::memchr(b'\n', text).ok_or_else(|| b"ERR Invalid script shebang".to_vec())?;
+    let line = String::from_utf8_lossy(&text[..size]);
     let mut words = line.split_ascii_whitespace();
     let engine = words.next().unwrap_or_default();
     if engine != "#!lua" {
@@ -304,26 +329,7 @@ pub(crate) fn reads_only(text: &[u8]) -> Result<bool, Vec<u8>> {
             }
         }
     }
-    Ok(reads_only)
-}
-
-/// The length of the first line of a script, if it says for what the script is, without its end: so lines keep their numbers when it is cut off.
-fn heading_size(text: &[u8]) -> Result<usize, Vec<u8>> {
-    match text.starts_with(b"#!") {
-        true => memchr::memchr(b'\n', text).ok_or_else(|| b"ERR Invalid script shebang".to_vec()),
-        false => Ok(0),
-    }
-}
-
-/// Compiles a script.
-fn compile(lua: &Lua, text: &[u8], environment: Option<Table>) -> Result<Function, Vec<u8>> {
-    let text = &text[heading_size(text)?..];
-    let chunk = lua.load(text).set_name("@user_script").set_mode(ChunkMode::Text);
-    let chunk = environment.into_iter().fold(chunk, |chunk, environment| chunk.set_environment(environment));
-    chunk.into_function().map_err(|error| {
-        let why = error.to_string();
-        format!("ERR Error compiling script (new function): {}", why.strip_prefix("syntax error: ").unwrap_or(&why)).into_bytes()
-    })
+    Ok((size, reads_only))
 }
 
 /// The text of what a script has raised.
@@ -472,7 +478,7 @@ mod tests {
 
     fn run_for(time: Duration, text: &str) -> Result<String, String> {
         let (mut reply, text) = (Reply::default(), text.as_bytes());
-        let mut back = |_: &[Vec<u8>]| b"+OK\r\n".to_vec();
+        let mut back = |_: &[Vec<u8>], _: bool| b"+OK\r\n".to_vec();
         let outcome = run(&Scripts::default(), (&digest(text), text), [&[], &[]], &mut back, (&mut reply, 1 << 20), Instant::now() + time);
         outcome.map(|()| String::from_utf8(reply.out).unwrap()).map_err(|text| String::from_utf8(text).unwrap())
     }
@@ -502,7 +508,7 @@ mod tests {
     #[should_panic(expected = "a panic of a command")]
     fn a_panic_goes_through_a_script() {
         let (mut reply, text) = (Reply::default(), &b"pcall(redis.call, 'PING') return 1"[..]);
-        let mut back = |_: &[Vec<u8>]| panic!("a panic of a command");
+        let mut back = |_: &[Vec<u8>], _: bool| panic!("a panic of a command");
         let _ = run(&Scripts::default(), (&digest(text), text), [&[], &[]], &mut back, (&mut reply, 1 << 20), Instant::now() + LONG);
     }
 

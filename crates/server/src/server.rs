@@ -160,6 +160,8 @@ impl Server {
                 let ended = thread.join().map_or(Err(Error::Panicked), |ended| ended.map_err(Error::from));
                 outcome = outcome.and(ended);
             }
+            // Before the backups: it begins those that are scheduled.
+            outcome = outcome.and(sweeper.join().map_err(|_| Error::Panicked));
             shared.backups.join();
             shared.compactions.join();
             outcome

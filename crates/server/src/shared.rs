@@ -82,13 +82,12 @@ counted! {
     /// Bytes of keys and values that commands have looked at without replying with them, and steps of matching keys against patterns.
     looked_at,
     errors,
-    /// Those with the code OOM: a full pool refused something.
-    full,
-    /// Those with the code NOAUTH, WRONGPASS, NOSCRIPT, and EXECABORT.
-    denied,
-    wrong_passwords,
-    unknown_scripts,
+    /// Those with the codes of [`CODES`]. Where a full pool has refused something, a client of memcached gets another text, which counts all the same.
     aborted,
+    denied,
+    unknown_scripts,
+    full,
+    wrong_passwords,
     hits,
     misses,
     /// Storage commands of memcached.
@@ -120,6 +119,18 @@ counted! {
     failed_handshakes,
 }
 
+/// A code of errors, with its counter, and its sum.
+type Code = (&'static str, fn(&Counters) -> &Counter, fn(&Totals) -> u64);
+
+/// Codes of errors that are counted by themselves, in alphabetical order.
+pub(crate) const CODES: [Code; 5] = [
+    ("EXECABORT", |counters| &counters.aborted, |totals| totals.aborted),
+    ("NOAUTH", |counters| &counters.denied, |totals| totals.denied),
+    ("NOSCRIPT", |counters| &counters.unknown_scripts, |totals| totals.unknown_scripts),
+    ("OOM", |counters| &counters.full, |totals| totals.full),
+    ("WRONGPASS", |counters| &counters.wrong_passwords, |totals| totals.wrong_passwords),
+];
+
 impl Counters {
     /// Notes whether a key that was read was there.
     pub(crate) fn lookup(&self, found: bool) {
@@ -129,13 +140,8 @@ impl Counters {
     /// Notes a reply with an error.
     pub(crate) fn fail(&self, failure: &Failure) {
         self.errors.add(1);
-        match failure.code() {
-            b"OOM" => self.full.add(1),
-            b"NOAUTH" => self.denied.add(1),
-            b"WRONGPASS" => self.wrong_passwords.add(1),
-            b"NOSCRIPT" => self.unknown_scripts.add(1),
-            b"EXECABORT" => self.aborted.add(1),
-            _ => {}
+        if let Some((_, counter, _)) = CODES.iter().find(|(code, ..)| code.as_bytes() == failure.code()) {
+            counter(self).add(1);
         }
     }
 

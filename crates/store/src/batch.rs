@@ -40,7 +40,7 @@
 
 use crate::block::{LogEntry, log_word_count, write_log};
 use crate::draft::Draft;
-use crate::garbage::STEPS_PER_WRITE;
+use crate::garbage::{STEPS_PER_TURN, STEPS_PER_WRITE};
 use crate::merge::{self, Goal, Merge};
 use crate::namespace::{Content, Entry, link_word};
 use crate::slots::Claim;
@@ -207,15 +207,23 @@ impl<M: Listed> Store<M> {
 }
 
 impl<M: Listed> Namespace<M> {
-    /// Removes all of `keys`, or, after an error or a crash, none of them, like a batch; returns how many were present. For each key this takes a few dozen
-    /// bytes of the pool until it returns: where there is no room for that, [`Namespace::delete_many`] may succeed.
+    /// Removes all of `keys`, or, after an error or a crash, none of them, like a batch; returns how many were present. Until it returns, this takes room for
+    /// each key and a few dozen bytes, and for one block of 16 bytes per key. Unlike other writes it makes no great efforts to find it, since
+    /// [`Namespace::delete_many`] needs none.
     ///
     /// # Errors
     /// See [`Namespace::delete`].
     pub fn delete_together(&self, keys: &[&[u8]]) -> Result<u64, Error> {
         let delete = |key: &&[u8]| Item { namespace: self.clone(), key: key.to_vec(), to: Goal::Be(None) };
         let changes = combine(keys.iter().map(delete).collect())?;
-        self.shared.with_room(|| self.shared.commit(&changes, Quiet::Keys(Vec::new()), None, |_| Ok(())))
+        let commit = || self.shared.commit(&changes, Quiet::Keys(Vec::new()), None, |_| Ok(()));
+        match commit() {
+            Err(error) if error.is_no_space() => {
+                self.shared.make_room(STEPS_PER_TURN);
+                commit()
+            }
+            outcome => outcome,
+        }
     }
 }
 
@@ -223,8 +231,8 @@ impl<M: Listed> Shared<M> {
     /// Applies all of `changes`, or none, provided that `check` then finds no obstacle. They are ordered by place, with no key twice. Returns how many keys its
     /// deletes found.
     ///
-    /// `check` gets the time by which it is to judge what has expired; merges are judged by it, too. Time stands still until the writes are visible to all;
-    /// otherwise another thread could find gone what the check relied on, and then find the keys still unwritten.
+    /// `check` gets the time by which it is to judge what has expired; merges and deletes are judged by it, too. Time stands still until the writes are visible
+    /// to all; otherwise another thread could find gone what the check relied on, and then find the keys still unwritten.
     ///
     /// Then `snapshot`, which `check` may have needed, ends: the commit needs nothing held back, not even what it replaces itself. If the commit fails, the
     /// snapshot is begun again while no thread can have changed what was checked, so that a later `check` still finds changes made from then on.
@@ -235,7 +243,8 @@ impl<M: Listed> Shared<M> {
         snapshot: Option<&mut Snapshot<M>>,
         check: impl FnOnce(u64) -> Result<(), Error>,
     ) -> Result<u64, Error> {
-        let depends = !matches!(&quiet, Quiet::Keys(others) if others.is_empty()) || changes.iter().any(|item| matches!(item.to, Goal::Become(_)));
+        let depends =
+            !matches!(&quiet, Quiet::Keys(others) if others.is_empty()) || changes.iter().any(|item| matches!(item.to, Goal::Become(_) | Goal::Be(None)));
         let deleted = {
             let (stripes, _unwritten) = match quiet {
                 Quiet::Keys(others) => {
@@ -302,7 +311,7 @@ impl<M: Listed> Shared<M> {
             for (step, previous) in group.iter_mut().zip(previous) {
                 step.previous = previous.map_or(0, NonZeroU64::get);
                 step.was_present = step.item.namespace.is_present(step.previous)?;
-                deleted += u64::from(step.is_delete() && step.item.namespace.is_shown(step.previous, None)?);
+                deleted += u64::from(step.is_delete() && step.item.namespace.is_shown(step.previous, Some(Moment::now(time_ms)))?);
             }
         }
         steps.retain(|step| !step.is_delete() || step.was_present);

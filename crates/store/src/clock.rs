@@ -92,11 +92,6 @@ impl Clock {
         self.birth
     }
 
-    /// Whether writes keep versions now. Writers ask by [`Clock::tick`].
-    pub(crate) fn is_versioned(&self) -> bool {
-        self.next.load(Ordering::Relaxed) & VERSIONED != 0
-    }
-
     /// Draws a timestamp above all before. `limit` is the bound in the pool.
     pub(crate) fn tick<M: Medium>(&self, pm: &Pm<M>, limit: &Word) -> Tick {
         let word = self.next.fetch_add(1, Ordering::AcqRel);
@@ -133,7 +128,7 @@ impl Clock {
         (next & !VERSIONED).min(self.limit.load(Ordering::Acquire)) - 1
     }
 
-    /// Whether writes keep versions.
+    /// Whether writes keep versions. Writers ask by [`Clock::tick`].
     #[inline]
     pub(crate) fn keeps_versions(&self) -> bool {
         self.next.load(Ordering::Acquire) & VERSIONED != 0

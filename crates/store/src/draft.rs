@@ -18,6 +18,7 @@ use crate::Error;
 use crate::namespace::{Entry, Namespace, copy_value};
 use crate::slots::DRAFT;
 use crate::store::Shared;
+use crate::stripes;
 use everleaf_index::Listed;
 use everleaf_index::record::{Record, Version};
 use everleaf_pmem::{Off, Word, schedule};
@@ -114,7 +115,8 @@ impl<M: Listed> Drop for Draft<M> {
             return;
         }
         let Shared { pool, stripes, drafts, .. } = &*self.shared;
-        let _stripe = stripes.lock(0, &self.off.link().to_le_bytes());
+        // If it is dropped where it should not, in a closure that decides on a write, the stripe that is held serves as well.
+        let _stripe = (!stripes::are_held()).then(|| stripes.lock(0, &self.off.link().to_le_bytes()));
         drafts.0.lock().remove(&self.off.link());
         pool.retire(self.off, &pool.pin());
     }

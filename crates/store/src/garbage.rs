@@ -31,6 +31,7 @@
 use crate::clock::Clock;
 use crate::snapshot::Snapshots;
 use crate::store::{Former, Index, Shared, Space};
+use crate::stripes;
 use crate::version::{Age, CUT_OUT};
 use crate::{Direction, Error, Store, Swept};
 use everleaf_index::Listed;
@@ -458,7 +459,8 @@ impl<M: Listed> Shared<M> {
     /// [`Shared::collect`] for a thread that keeps others from collecting.
     fn collect_alone(&self, steps_max: usize) -> Turn {
         let mut turn = Turn { steps: 0, collected: 0, listed: 0, outcome: Ok(()) };
-        if self.writable().is_err() {
+        // With a stripe held there is no going on: see `stripes.rs`.
+        if self.writable().is_err() || stripes::are_held() {
             return turn;
         }
         let (mut rest, mut waiting) = (None, Vec::new());

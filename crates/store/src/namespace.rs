@@ -256,9 +256,7 @@ impl<M: Listed> Namespace<M> {
     /// # Errors
     /// A key or value too long; a full pool (nothing has changed then, except that the namespace may exist, without keys); a damaged pool; [`Error::Halted`].
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        check_sizes(key, value)?;
-        let content = Content::lasting(value);
-        self.shared.with_room(|| self.with_stripe(key, |stripe| self.put_locked(stripe, key, content).map(|way| ((), way))))
+        self.put_until(key, value, None)
     }
 
     /// Sets `key` to `value`, until `expiry_ms`, in milliseconds since 1970 (`None`: for ever). From then on the key is absent, except in snapshots taken
@@ -344,7 +342,7 @@ impl<M: Listed> Namespace<M> {
                 Change::PutUntil(new, expiry_ms) => put(&new, expiry_ms)?,
                 Change::Expire(expiry_ms) => entry.map_or(Ok(Way::Plain), |entry| {
                     // Without versions this gives back as much as it takes.
-                    let reserve = if self.shared.clock.is_versioned() { Reserve::Kept } else { Reserve::Half };
+                    let reserve = if self.shared.clock.keeps_versions() { Reserve::Kept } else { Reserve::Half };
                     with_reserve(reserve, || put(&entry.value, expiry_ms))
                 })?,
                 Change::Delete => self.delete_locked(stripe, key)?.1,

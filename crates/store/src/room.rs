@@ -21,6 +21,7 @@ use crate::Error;
 use crate::garbage::STEPS_PER_TURN;
 use crate::shrink::{ENTRIES_AT_ONCE, Shrunk};
 use crate::store::{Shared, Space};
+use crate::stripes;
 use everleaf_index::Listed;
 use everleaf_index::record::Record;
 use everleaf_pmem::{Off, Word, schedule};
@@ -60,13 +61,13 @@ impl<M: Listed> Shared<M> {
     /// to. Each attempt collects twice as much as the one before, starting small so that a small write does not pay for all garbage. When no garbage is left,
     /// expired keys are swept until nothing is due, in at most [`SWEEPS_FOR_ROOM`] sweeps; of these, [`TRIES_AFTER_SWEEPS`] may find some. Then gaps are
     /// filled, in at most [`PASSES_FOR_ROOM`] passes, and leaves gathered, at most [`GATHERS_FOR_ROOM`] times. The next write continues behind that. The caller
-    /// holds no stripe and is not pinned.
+    /// is not pinned. If it holds a stripe, which it must not, no room is made, as that would take stripes, too.
     pub(crate) fn with_room<T>(self: &Arc<Self>, mut act: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
         let (mut steps, mut sweeps, mut tries, mut is_more) = (STEPS_FOR_ROOM, SWEEPS_FOR_ROOM, 0, true);
         let (mut passes, mut gathers) = (PASSES_FOR_ROOM, GATHERS_FOR_ROOM);
         loop {
             let outcome = act();
-            let Some(wanted) = outcome.as_ref().err().and_then(Error::wanted) else { return outcome };
+            let Some(wanted) = outcome.as_ref().err().and_then(Error::wanted).filter(|_| !stripes::are_held()) else { return outcome };
             if is_more {
                 let turn = self.make_room(steps);
                 if turn.steps >= steps {

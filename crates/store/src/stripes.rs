@@ -6,6 +6,7 @@
 
 use everleaf_pmem::schedule::{self, Held};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -23,13 +24,20 @@ struct Stripe {
     holder: AtomicUsize,
 }
 
+thread_local! {
+    /// How many stripes of any store the thread holds exclusively.
+    static HELD: Cell<usize> = const { Cell::new(0) };
+}
+
 /// A number that no other thread has while this one lives, and never 0.
 #[inline]
 fn this_thread() -> usize {
-    thread_local! {
-        static PLACE: u8 = const { 0 };
-    }
-    PLACE.with(|place| ptr::from_ref(place).addr())
+    HELD.with(|held| ptr::from_ref(held).addr())
+}
+
+/// Whether this thread holds a stripe exclusively: if it is not at work itself, a program has called the store within a closure that decides on a write.
+pub(crate) fn are_held() -> bool {
+    HELD.get() > 0
 }
 
 /// One lock for each stripe of keys. A thread that takes several takes them in ascending order.
@@ -53,6 +61,7 @@ impl Stripe {
         self.check_may_wait();
         let held = schedule::lock_alone(&self.lock);
         self.holder.store(this_thread(), Ordering::Relaxed);
+        HELD.set(HELD.get() + 1);
         Locked { stripe: self, _held: held }
     }
 
@@ -75,6 +84,7 @@ impl Stripe {
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
+        HELD.set(HELD.get() - 1);
         self.stripe.holder.store(0, Ordering::Relaxed);
     }
 }

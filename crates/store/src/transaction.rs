@@ -17,7 +17,8 @@
 //! **Guarantees.** In both modes: no dirty reads or writes, no non-repeatable reads, no phantoms within the transaction, no lost updates, no read skew. With
 //! [`Isolation::Snapshot`], write skew is possible: two transactions may each read what the other writes. With [`Isolation::Serializable`] it is not: what a
 //! transaction has read still holds when it commits, under the stripes, so all of it might have happened at that moment; a transaction that writes nothing
-//! might have happened when it began. These moments lie within the calls, so transactions are linearizable, with each other and with single operations.
+//! might have happened when it began. These moments lie within the calls, so transactions are linearizable, with each other and with single operations,
+//! except for what expires while a write of one key that has read it is under way (`wall.rs`).
 //!
 //! **Time.** Expiry is judged by the time of the commit, which stands still for all until the writes are visible. A transaction that has read a key that
 //! expires before the commit cannot be placed at the moment when it began: unknown to it, other threads may have found that key gone, and then the keys that it

@@ -16,6 +16,9 @@
 //!
 //! A commit holds the time, too, from its check of what it depends on until its writes are visible to all ([`Wall::hold_for_commit`]). Several commits may do
 //! so at once: then the time is that of the first of them for all, and moves on to that of the next one when the first has ended.
+//!
+//! A write of one key does not: it judges the key at the moment when it looks. If the key expires before the answer is visible, the answer counts all the same,
+//! and may show again what others have found gone in between.
 
 use crate::Store;
 use everleaf_index::Listed;

@@ -3,7 +3,7 @@
 use super::config::tls_port;
 use super::{Call, Failure};
 use crate::REDIS_VERSION;
-use crate::shared::Shared;
+use crate::shared::{CODES, Shared};
 use everleaf::{Domain, Shrunk};
 use std::fmt::{self, Write};
 use std::sync::atomic::Ordering;
@@ -177,16 +177,10 @@ fn commands(text: &mut String, server: &Shared) -> fmt::Result {
     server.calls.describe(text)
 }
 
-/// Errors by code. Those of memcached, and of scripts that make up their own, count as ERR.
+/// Errors by code. Those whose code is not counted by itself count as ERR.
 fn errors(text: &mut String, server: &Shared) -> fmt::Result {
     let totals = server.totals();
-    let coded = [
-        ("EXECABORT", totals.aborted),
-        ("NOAUTH", totals.denied),
-        ("NOSCRIPT", totals.unknown_scripts),
-        ("OOM", totals.full),
-        ("WRONGPASS", totals.wrong_passwords),
-    ];
+    let coded = CODES.map(|(code, _, sum)| (code, sum(&totals)));
     let others = totals.errors.saturating_sub(coded.iter().map(|(_, count)| count).sum());
     let mut counts = std::iter::once(("ERR", others)).chain(coded).filter(|(_, count)| *count > 0);
     counts.try_for_each(|(code, count)| write!(text, "errorstat_{code}:count={count}\r\n"))

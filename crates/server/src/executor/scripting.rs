@@ -24,7 +24,10 @@ const READ_ONLY: Failure = Failure::fixed("ERR Write commands are not allowed fr
 
 pub(crate) fn eval(call: &mut Call<'_>) -> Result<(), Failure> {
     let text = call.argument(1);
-    run(call, &script::digest(text), text)
+    let digest = script::digest(text);
+    // Where there is no room, it runs all the same.
+    call.server.scripts.keep(digest, text);
+    run(call, &digest, text)
 }
 
 pub(crate) fn evalsha(call: &mut Call<'_>) -> Result<(), Failure> {
@@ -60,15 +63,15 @@ fn run_within(
 ) -> Result<(), Failure> {
     let (server, spec, database) = (call.server, call.spec, call.session.database);
     let databases = Databases { transaction: Some(transaction), changes: &counted.changes, ..call.databases };
-    let reads_only = script::reads_only(script.1).map_err(Failure::bytes)? || spec.flags.contains(Flags::READONLY);
+    let calls_read_only = spec.flags.contains(Flags::READONLY);
     let (session, mut refusal) = (&mut *call.session, None);
-    let mut back = |words: &[Vec<u8>]| {
+    let mut back = |words: &[Vec<u8>], reads_only| {
         let mut reply = Reply::new(Protocol::Resp2);
         let (frame, spans) = frame_of(words);
         let arguments = Arguments::new(&frame, &spans);
         let may_run = resolve(arguments, session, server).and_then(|spec| match spec.flags {
             flags if flags.contains(Flags::NOSCRIPT) || flags.contains(Flags::NO_MULTI) => Err(NOT_ALLOWED),
-            flags if reads_only && flags.contains(Flags::WRITE) => Err(READ_ONLY),
+            flags if (reads_only || calls_read_only) && flags.contains(Flags::WRITE) => Err(READ_ONLY),
             _ => Ok(spec),
         });
         // What has been refused once is refused until the script ends.

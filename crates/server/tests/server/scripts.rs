@@ -78,7 +78,10 @@ fn values_of_lua_are_texts_in_json() {
         ("'a/b\"\\\\\\n\\1\\127\\0é'", r#""a\/b\"\\\n\u0001\u007f\u0000é""#),
         ("nil", "null"),
         ("cjson.decode('{\"a\": [1, null, 2.5, \"x\", false], \"a\": {\"b\": []}}')", r#"{"a":{"b":{}}}"#),
-        ("cjson.decode('[1, null, 2.5e3, \"\\\\u00e9\\\\ud83d\\\\ude00\", -9007199254740991]')", r#"[1,null,2500,"é😀",-9007199254740991]"#),
+        (
+            "cjson.decode('[1, null, 2.5e3, \"\\\\u00e9\\\\ud83d\\\\ude00\", -9007199254740991, 12.088995980580641]')",
+            r#"[1,null,2500,"é😀",-9007199254740991,12.088995980580641]"#,
+        ),
         ("{cjson.decode('null') == cjson.null, cjson.decode(1), #cjson.decode('[[],[]]')}", "[true,1,2]"),
     ];
     for (value, text) in texts {

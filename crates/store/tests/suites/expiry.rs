@@ -9,10 +9,13 @@ use std::sync::Arc;
 
 thread_local! {
     static NOW_MS: Cell<u64> = const { Cell::new(0) };
+    /// By how much each look at the clocks lets time pass.
+    static PER_LOOK_MS: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Both clocks of the test's thread, in step.
 fn times() -> Times {
+    pass(PER_LOOK_MS.get());
     Times { wall_ms: 1_000_000 + NOW_MS.get(), passed_ms: NOW_MS.get() }
 }
 
@@ -786,6 +789,25 @@ fn what_expires_together_is_there_or_gone_for_all_of_a_group() {
             found.into_iter().map(Result::unwrap).collect::<Vec<_>>()
         };
         assert_eq!([run(), run()], [[true, true, false], [false; 3]], "{has_snapshot}");
+    }
+}
+
+/// Regression: each key was judged at a moment of its own.
+#[test]
+fn of_keys_that_expire_together_all_or_none_are_deleted_together() {
+    let keys = [&b"a"[..], b"b", b"c", b"d"];
+    for has_snapshot in [false, true] {
+        let (store, space) = store();
+        let _snapshot = has_snapshot.then(|| store.snapshot().unwrap());
+        let deleted = [1, 2, 3, 4, 5, 6, 100].map(|lifetime_ms| {
+            let expiry_ms = store.time_ms() + lifetime_ms;
+            keys.iter().for_each(|key| space.put_until(key, b"1", expiry_ms).unwrap());
+            PER_LOOK_MS.set(1);
+            let deleted = space.delete_together(&keys).unwrap();
+            PER_LOOK_MS.set(0);
+            deleted
+        });
+        assert!(deleted.iter().all(|count| [0, 4].contains(count)) && deleted[0] == 0 && deleted[6] == 4, "{deleted:?}");
     }
 }
 

@@ -549,6 +549,23 @@ fn a_value_that_a_batch_merges_is_not_too_long_either() {
     check(&store);
 }
 
+/// It must not; but nothing of the store may be lost by it.
+#[test]
+fn a_closure_that_drops_a_snapshot_leaves_the_rest_to_others() {
+    let (store, space) = store();
+    space.put(b"key", b"1").unwrap();
+    let mut snapshot = Some(store.snapshot().unwrap());
+    assert!(space.delete(b"key").unwrap());
+    let decide = |_: Option<&[u8]>| {
+        drop(snapshot.take());
+        Change::Keep
+    };
+    space.modify(b"key", decide).unwrap();
+    while store.collect(100).unwrap() > 0 {}
+    assert_eq!((space.count(), store.held_back().count), (0, 0));
+    check(&store);
+}
+
 /// Regression: the callback was shown the key again, alone, as if the key could not be looked up.
 #[test]
 fn who_refuses_what_several_lookups_show_is_asked_once() {
