@@ -135,8 +135,8 @@ impl<M: Listed> Store<M> {
     }
 
     /// [`Store::verify`], which tells `watch` now and then how many keys it has read, and about how many there are. Returns `None` if `watch` breaks it off.
-    /// Writers wait for `watch`, too. So `watch` must not write to the store, load, verify or compact it, or drop a transaction that has written: that panics, or
-    /// waits for ever.
+    /// Writers wait for `watch`, too. So `watch` must not write to the store, load, verify or compact it, or drop a transaction that has written: that panics,
+    /// or waits for ever.
     ///
     /// # Errors
     /// See [`Store::verify`].
