@@ -949,8 +949,9 @@ fn check_options(options: &PoolOptions) -> Result<(), Error> {
     if !options.slab_size.is_power_of_two() || !(SLAB_SIZE_MIN..=SLAB_SIZE_MAX).contains(&options.slab_size) {
         return Err(Error::BadOption { name: "slab_size", value: options.slab_size as u64, expected: "a power of two from 4096 to 65536" });
     }
-    if options.size_max as u64 > crate::off::SIZE_MAX {
-        return Err(Error::BadOption { name: "size_max", value: options.size_max as u64, expected: "at most 2^48" });
+    // Offsets would reach further, but a process has 2^47 addresses, and needs some of them for itself.
+    if options.size_max > 1 << 46 {
+        return Err(Error::BadOption { name: "size_max", value: options.size_max as u64, expected: "at most 2^46" });
     }
     Ok(())
 }

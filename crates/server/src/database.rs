@@ -395,7 +395,7 @@ impl Database<'_> {
     /// Removes every key: at once, by unlinking the index; within a transaction one by one, so that it takes effect together with the rest.
     pub(crate) fn clear(&self) -> Result<(), Error> {
         let count = match self.transaction {
-            Some(transaction) => transaction.borrow_mut().delete_range(self.namespace, Bound::Unbounded, Bound::Unbounded)?,
+            Some(transaction) => transaction.borrow_mut().delete_range::<[u8]>(self.namespace, ..)?,
             None => {
                 let count = self.namespace.count();
                 self.namespace.clear()?;

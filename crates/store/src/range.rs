@@ -151,7 +151,7 @@ impl<M: Listed> fmt::Debug for Range<'_, M> {
     }
 }
 
-fn cursor_of<'k, K: AsRef<[u8]> + ?Sized + 'k>(bounds: &impl RangeBounds<&'k K>) -> Cursor {
+pub(crate) fn cursor_of<'k, K: AsRef<[u8]> + ?Sized + 'k>(bounds: &impl RangeBounds<&'k K>) -> Cursor {
     Cursor::new(bounds.start_bound().map(|low| low.as_ref()), Direction::Forward).until(bounds.end_bound().map(|high| high.as_ref()))
 }
 

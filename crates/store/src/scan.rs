@@ -2,6 +2,7 @@
 //!
 //! A scan of a namespace is no snapshot: each entry is what a get of its key would return when the scan reaches it. That of a [`Snapshot`](crate::Snapshot) is.
 
+use crate::range::cursor_of;
 use crate::store::{Index, Shared};
 use crate::view::ENTRIES_PER_EPOCH;
 use crate::{Cursor, Direction, Error, Namespace};
@@ -9,7 +10,7 @@ use everleaf_index::Listed;
 use everleaf_index::record::Record;
 use everleaf_pmem::{Off, Word};
 use std::num::NonZeroU64;
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, RangeBounds};
 
 impl<M: Listed> Namespace<M> {
     /// Visits keys and values in order from a bound on, until `visit` breaks. Forward, the bound is a lower bound; in reverse, an upper one.
@@ -64,13 +65,13 @@ impl<M: Listed> Namespace<M> {
         self.view().walk_keys(cursor, visit)
     }
 
-    /// Removes all keys between a lower and an upper bound, without reading values, and returns their number. Each is removed by itself: a crash or an error
+    /// Removes all keys within `bounds`, without reading values, and returns their number. Each is removed by itself: a crash or an error
     /// may leave any. To remove them at once, use [`Transaction::delete_range`](crate::Transaction::delete_range).
     ///
     /// # Errors
     /// See [`Namespace::delete`].
-    pub fn delete_range(&self, low: Bound<&[u8]>, high: Bound<&[u8]>) -> Result<u64, Error> {
-        let mut cursor = Cursor::new(low, Direction::Forward).until(high);
+    pub fn delete_range<'k, K: AsRef<[u8]> + ?Sized + 'k>(&self, bounds: impl RangeBounds<&'k K>) -> Result<u64, Error> {
+        let mut cursor = cursor_of(&bounds);
         let (mut removed, mut keys) = (0, Vec::with_capacity(ENTRIES_PER_EPOCH));
         while !cursor.is_over() {
             self.walk_keys(&mut cursor, |key| {

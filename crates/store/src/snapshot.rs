@@ -367,6 +367,17 @@ impl<M: Listed> Snapshot<M> {
         self.view(namespace).find(key, |found| found.copy_to(out))
     }
 
+    /// Returns whether `key` is present. Its value is not read.
+    ///
+    /// # Errors
+    /// See [`Snapshot::get`].
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn contains_key(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<bool, Error> {
+        Ok(self.value_size(namespace, key)?.is_some())
+    }
+
     /// Returns the length of the value of `key` in bytes, if the key is present, without copying it.
     ///
     /// # Errors

@@ -35,6 +35,7 @@ use crate::batch::{Item, Quiet};
 use crate::draft::{self, Draft};
 use crate::merge::{self, Goal, Merge};
 use crate::namespace::{Entry, Namespace};
+use crate::range::cursor_of;
 use crate::reads::{At, ENTRY_SIZE, Reads};
 use crate::snapshot::Snapshot;
 use crate::store::{Shared, Space, check_sizes};
@@ -50,7 +51,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
 use std::fmt;
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -264,6 +265,17 @@ impl<M: Listed> Transaction<M> {
         }
     }
 
+    /// Returns whether `key` is present.
+    ///
+    /// # Errors
+    /// See [`Transaction::get`].
+    ///
+    /// # Panics
+    /// When the namespace belongs to another store.
+    pub fn contains_key(&self, namespace: &Namespace<M>, key: &[u8]) -> Result<bool, Error> {
+        Ok(self.value_size(namespace, key)?.is_some())
+    }
+
     /// Returns the length of the value of `key` in bytes, if the key is present.
     ///
     /// # Errors
@@ -359,15 +371,15 @@ impl<M: Listed> Transaction<M> {
         Ok(present)
     }
 
-    /// Removes all keys between a lower and an upper bound that the transaction sees, without reading values, and returns their number.
+    /// Removes all keys within `bounds` that the transaction sees, without reading values, and returns their number.
     ///
     /// # Errors
     /// [`Error::ReadOnly`]; a damaged pool; [`Error::TransactionTooLarge`]. Some of the keys may then be removed.
     ///
     /// # Panics
     /// When the namespace belongs to another store.
-    pub fn delete_range(&mut self, namespace: &Namespace<M>, low: Bound<&[u8]>, high: Bound<&[u8]>) -> Result<u64, Error> {
-        let mut cursor = Cursor::new(low, Direction::Forward).until(high);
+    pub fn delete_range<'k, K: AsRef<[u8]> + ?Sized + 'k>(&mut self, namespace: &Namespace<M>, bounds: impl RangeBounds<&'k K>) -> Result<u64, Error> {
+        let mut cursor = cursor_of(&bounds);
         let mut count = 0;
         while !cursor.is_over() {
             let mut keys = Vec::new();
@@ -949,12 +961,12 @@ mod tests {
         size(&transaction);
         transaction.limit_size(transaction.size + 1_000 * memory_of::<Hardware>(&[0; 4], None));
         let savepoint = transaction.savepoint();
-        let refused = transaction.delete_range(&space, Bound::Unbounded, Bound::Unbounded).unwrap_err();
+        let refused = transaction.delete_range::<[u8]>(&space, ..).unwrap_err();
         assert!(matches!(refused, Error::TransactionTooLarge { size_max } if size_max == transaction.size_max), "{refused}");
         assert!(size(&transaction) <= transaction.size_max + memory_of::<Hardware>(&[0; 4], None));
         transaction.rollback_to(&savepoint);
         transaction.limit_size(usize::MAX);
-        assert_eq!(transaction.delete_range(&space, Bound::Included(&0u32.to_be_bytes()), Bound::Included(&9_999u32.to_be_bytes())).unwrap(), 10_000);
+        assert_eq!(transaction.delete_range(&space, &0u32.to_be_bytes()..=&9_999u32.to_be_bytes()).unwrap(), 10_000);
         size(&transaction);
         transaction.commit().unwrap();
         assert!(space.get(&5u32.to_be_bytes()).unwrap().is_none());

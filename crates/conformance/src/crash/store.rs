@@ -531,7 +531,7 @@ fn apply(live: &Live, change: &StoreChange) -> Result<Vec<u64>, Error> {
         Swap(space, key, expected, new) => {
             return Ok(vec![spaces[space].compare_and_swap(key.as_bytes(), expected.map(str::as_bytes), new.map(str::as_bytes))?.into()]);
         }
-        DeleteRange(space, from, to) => return Ok(vec![spaces[space].delete_range(Bound::Included(from.as_bytes()), Bound::Excluded(to.as_bytes()))?]),
+        DeleteRange(space, from, to) => return Ok(vec![spaces[space].delete_range(from..to)?]),
         Put(space, key, value) => spaces[space].put(key.as_bytes(), value.as_bytes()),
         Many(space, changes) => {
             let act = |(value, expiry): Value| match expiry {

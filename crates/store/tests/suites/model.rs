@@ -219,7 +219,7 @@ fn step(store: &Store, spaces: &[Namespace], model: &mut Model, operation: &Oper
         Operation::DeleteRange(s, low, high) => {
             let (low, high) = (low.map(|k| KEYS[k]), high.map(|k| KEYS[k]));
             let gone: Vec<_> = model[*s].keys().filter(|key| (low, high).contains(key.as_slice())).cloned().collect();
-            assert_eq!(spaces[*s].delete_range(low, high)?, gone.len() as u64);
+            assert_eq!(spaces[*s].delete_range((low, high))?, gone.len() as u64);
             gone.iter().for_each(|key| drop(model[*s].remove(key)));
         }
         Operation::Load(s, pairs) => match spaces[*s].load(pairs.iter().map(|(k, value)| (KEYS[*k], value))) {

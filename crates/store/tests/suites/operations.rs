@@ -228,7 +228,7 @@ fn transactions_and_batches_merge_as_maps_would() {
                     let high = [key[0] + 2];
                     let gone: Vec<_> = own.range(key.clone()..high.to_vec()).map(|(key, _)| key.clone()).collect();
                     gone.iter().for_each(|key| drop(own.remove(key)));
-                    let removed = transaction.delete_range(&space, Bound::Included(&key), Bound::Excluded(&high)).unwrap();
+                    let removed = transaction.delete_range(&space, &key[..]..&high[..]).unwrap();
                     assert_eq!(removed, gone.len() as u64);
                 }
                 3 => {
@@ -292,7 +292,7 @@ fn what_a_removal_costs_does_not_depend_on_the_values() {
             spaces.iter().for_each(|space| space.put(&n.to_be_bytes(), &vec![n as u8; size]).unwrap());
         }
         let (low, high) = (100u32.to_be_bytes(), 400u32.to_be_bytes());
-        let range = cost(&pool, || assert_eq!(spaces[0].delete_range(Bound::Included(&low), Bound::Excluded(&high)).unwrap(), 300));
+        let range = cost(&pool, || assert_eq!(spaces[0].delete_range(&low..&high).unwrap(), 300));
         let drop = cost(&pool, || assert!(store.drop_namespace("cleared").unwrap()));
         assert_eq!((spaces[0].count(), spaces[1].count()), (200, 0));
         assert!(store.verify().unwrap().is_sound());

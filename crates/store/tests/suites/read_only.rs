@@ -5,7 +5,7 @@ use crate::fixture::{Content, FAR_MS, check, content, keys};
 use everleaf::{Batch, Change, Domain, Error, ErrorKind, Evacuation, Isolation, Merge, Namespace, Options, Store};
 use everleaf_pmem::PoolOptions;
 use std::collections::BTreeMap;
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 fn options(index: &str) -> Options {
@@ -62,7 +62,7 @@ fn expect_no_writes(store: &Store) {
     }
     let key = &keys(&space)[0];
     expect_refusal(space.delete(key));
-    expect_refusal(space.delete_range(Bound::Unbounded, Bound::Unbounded));
+    expect_refusal(space.delete_range::<[u8]>(..));
     expect_refusal(space.compare_and_swap(key, space.get(key).unwrap().as_deref(), None));
     expect_refusal(space.clear());
     expect_refusal(store.drop_namespace("first"));
