@@ -126,10 +126,10 @@ pub trait Medium: Send + Sync + 'static {
     ///
     /// `act` must do nothing but store and flush. Until the end no other thread may store to the same words.
     #[track_caller]
-    fn publish(&self, fence: impl Fn(), act: impl FnOnce()) {
-        fence();
+    fn publish(&self, act: impl FnOnce()) {
+        self.fence();
         act();
-        fence();
+        self.fence();
     }
 
     /// Whether what is published is held back until it is durable, so that others meanwhile see the old words, or new ones that no crash takes back.

@@ -162,7 +162,7 @@ impl<M: Medium> Pm<M> {
     /// Stores and flushes after what was flushed before, and makes both durable; see [`Medium::publish`] for the requirements on `act`.
     #[track_caller]
     pub fn publish(&self, act: impl FnOnce()) {
-        self.medium.publish(|| self.fence(), act);
+        self.medium.publish(act);
     }
 
     /// Flush and fence.

@@ -72,6 +72,14 @@ local function unless_over(...)
   return ...
 end
 
+-- What a script catches of a command is the text of its error.
+local function caught(is_done, why, ...)
+  if not is_done and type(why) == "table" and why.err ~= nil then
+    why = why.err
+  end
+  return is_done, why, ...
+end
+
 -- No hook would end a handler that runs before the error has been caught.
 local function handled(handler, is_done, ...)
   if is_done then
@@ -100,14 +108,19 @@ local redis = {
   end,
   -- A text of one word has no code.
   error_reply = function(text)
-    text = tostring(text)
+    if type(text) ~= "string" then
+      return { err = "ERR wrong number or type of arguments" }
+    end
     if sub(text, 1, 1) == "-" then
       text = sub(text, 2)
     end
     return { err = find(text, " ", 1, true) and text or "ERR " .. text }
   end,
   status_reply = function(text)
-    return { ok = tostring(text) }
+    if type(text) ~= "string" then
+      return { err = "ERR wrong number or type of arguments" }
+    end
+    return { ok = text }
   end,
   sha1hex = host.sha1hex,
   log = nothing,
@@ -238,7 +251,7 @@ local seen = {
   assert = assert, error = error, getmetatable = getmetatable, ipairs = ipairs, next = next, pairs = pairs, rawequal = rawequal, rawget = rawget,
   select = select, setmetatable = setmetatable, tonumber = tonumber, tostring = tostring, type = type, unpack = unpack,
   pcall = function(...)
-    return unless_over(pcall(...))
+    return unless_over(caught(pcall(...)))
   end,
   xpcall = function(called, handler)
     return handled(handler, unless_over(pcall(called)))

@@ -19,14 +19,14 @@
 //! # Protocol
 //!
 //! 1. Write the records, pending, each with a link to the version that it replaces, or complete those that are drafts; write the log, which names them; flush
-//!    all, fence once. *Crash: nothing reaches these blocks; recovery finds them free. An error (no space) up to here leaves no trace.*
-//! 2. Store the log's link in the slot; persist. *Crash: recovery undoes the batch: nothing of it is in an index yet.*
-//! 3. Publish each record in its index, and fence once for all of them: readers may meet a record before its entry is durable, since they do not accept it
-//!    before 5. *Crash: where the index has the log's record, recovery puts back the previous version or removes the entry; elsewhere the index has what it
-//!    had.* If an index is full or damaged, this step fails, and [`Shared::undo`] does the same at once. Some indexes need room for that, too: it may use the
-//!    pool's reserve (`crates/pmem/src/alloc/reserve.rs`), which nothing else gets; if the file system is full before the pool is, there may be no room.
-//! 4. Store the log's link in the slot's commit word, too; persist. **The commit point.** *Crash before: undone as in 3. After: the records stand; recovery
-//!    removes the tombstones.*
+//!    all. *Crash: nothing reaches these blocks; recovery finds them free. An error (no space) up to here leaves no trace.*
+//! 2. Fence once; store the log's link in the slot; persist. *Crash: recovery undoes the batch: nothing of it is in an index yet.*
+//! 3. Publish each record in its index, and flush the entries: readers may meet a record before its entry is durable, since they do not accept it before 5.
+//!    *Crash: where the index has the log's record, recovery puts back the previous version or removes the entry; elsewhere the index has what it had.* If an
+//!    index is full or damaged, this step fails, and [`Shared::undo`] does the same at once. Some indexes need room for that, too: it may use the pool's
+//!    reserve (`crates/pmem/src/alloc/reserve.rs`), which nothing else gets; if the file system is full before the pool is, there may be no room.
+//! 4. Fence once for all entries; store the log's link in the slot's commit word, too; persist. **The commit point.** *Crash before: undone as in 3. After: the
+//!    records stand; recovery removes the tombstones.*
 //! 5. Set the mirror: readers see the batch. Later than 4, so that no reader returns what a crash could take back. Draw the batch's timestamp.
 //! 6. Stamp each record with it before the slot serves another batch, because then readers no longer ask the slot. Not flushed: with the token or with the
 //!    stamp, the record is committed after a crash. Remove tombstones from their indexes, unless a snapshot wants the versions behind them, and fence once for
@@ -34,9 +34,10 @@
 //! 7. Clear the slot. Not flushed: cleared or not, it asks for nothing (invariant 4).
 //! 8. Retire previous versions, tombstones and log, or hold them back for snapshots. Give back slot and stripes.
 //!
-//! A batch costs four fences, however many keys it has, and a fifth if it deletes any. Structure changes of its indexes, and the fences that some indexes need
-//! for each 256 writes, none to three, come on top (`docs/decisions/0070-one-fence-for-the-entries-of-a-batch.md`). A batch that comes down to one write needs
-//! none of this, unless its value is a draft: one publish is atomic.
+//! A batch costs four fences, however many keys it has, and a fifth if it deletes any. Where a fence waits for a device, the two of step 2 are one wait, as are
+//! the two of step 4 ([`Pm::publish`](everleaf_pmem::Pm::publish)). Structure changes of its indexes, and the fences that some indexes need for each 256
+//! writes, none to three, come on top (`docs/decisions/0070-one-fence-for-the-entries-of-a-batch.md`). A batch that comes down to one write needs none of this,
+//! unless its value is a draft: one publish is atomic.
 
 use crate::block::{LogEntry, log_word_count, write_log};
 use crate::draft::Draft;
@@ -323,7 +324,7 @@ impl<M: Listed> Shared<M> {
         let claim = self.slots.claim(self.tick().at).ok_or_else(|| self.writable().expect_err("a slot is lost when the store takes no writes any more"))?;
         let slot = &self.header.get().slots[claim.slot];
         let log = self.prepare(&mut steps, &claim)?;
-        slot.begin(&self.pool, log.link());
+        self.pool.publish(|| slot.begin(&self.pool, log.link()));
         steps.iter().filter_map(Step::draft).for_each(Draft::hand_over);
         let mut done = 0;
         let published = steps.chunk_by(Step::has_index_of).try_for_each(|group| {
@@ -333,12 +334,11 @@ impl<M: Listed> Shared<M> {
             done += replaced.len();
             outcome
         });
-        self.pool.fence();
-        // No durable commit may stand for an entry that is not durable, not even if the medium fails.
         if let Err(error) = published.and_then(|()| self.writable()) {
+            self.pool.fence();
             return Err(self.undo(&steps[..done], &steps[done..], log, claim, error));
         }
-        slot.commit(&self.pool);
+        self.pool.publish(|| slot.commit(&self.pool));
         if let Err(error) = self.writable() {
             // The medium failed: it is unknown whether the commit is durable, so no reader may see it and nothing may build on it.
             claim.lose();
@@ -364,7 +364,7 @@ impl<M: Listed> Shared<M> {
         Ok(())
     }
 
-    /// Step 1: writes records and log, durable but not reachable. Returns the offset of the log.
+    /// Step 1: writes and flushes records and log, which are not reachable. Returns the offset of the log.
     fn prepare(&self, steps: &mut [Step<'_, M>], claim: &Claim<'_>) -> Result<Off<[Word]>, Error> {
         let pool = &*self.pool;
         let mut records = Vec::with_capacity(steps.len());
@@ -392,10 +392,8 @@ impl<M: Listed> Shared<M> {
         }
         let log = pool.alloc_words(log_word_count(entries.len()))?;
         write_log(pool, &log, claim.token(), &entries);
-        let (records, log) = pool.fence_all((records, log.flush()));
-        for record in records {
-            record.release();
-        }
+        let log = log.flush();
+        records.into_iter().for_each(|record| _ = record.release());
         Ok(log.release())
     }
 

@@ -114,16 +114,16 @@ impl Slot {
         }
     }
 
-    /// Names the log, durably. `commit` was set to 0 before, in the same line.
+    /// Names the log, and flushes that: to be [published](Pm::publish) behind the log. `commit` was set to 0 before, in the same line.
     pub(crate) fn begin<M: Medium>(&self, pm: &Pm<M>, log: u64) {
         pm.store(&self.log, log, Ordering::Release);
-        pm.persist(&self.log);
+        pm.flush(&self.log);
     }
 
-    /// Commits the batch, durably.
+    /// Commits the batch, and flushes that: to be published behind the entries.
     pub(crate) fn commit<M: Medium>(&self, pm: &Pm<M>) {
         pm.store(&self.commit, self.log.get(), Ordering::Release);
-        pm.persist(&self.commit);
+        pm.flush(&self.commit);
     }
 
     /// Frees the slot of a committed batch. Not flushed: the slot requires no action before or after, and the next batch's log is stored to the line after

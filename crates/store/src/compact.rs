@@ -1,5 +1,8 @@
 //! Compact: writes a pool anew, as small as its contents. Repair: makes a new pool of what can be read of a damaged one (`salvage.rs`).
 //!
+//! A compaction verifies the old pool first: an index that has been damaged while it was closed may have lost keys without a trace, and nobody could look for
+//! them in the new pool.
+//!
 //! Both make a new pool beside the old one, and give it its name when they close it. Compaction gives it the name of the old pool, which is closed first, since
 //! its journal would be in the way of the new one, and stays locked until the end: *a crash before leaves the old pool, and the next attempt removes what is
 //! left of the new one; a crash after leaves the new one.*
@@ -64,6 +67,10 @@ fn write_anew(old: &Store, path: &Path, options: Options, mut watch: impl FnMut(
     // The new pool would not say so.
     if !old.pool().flaws().is_empty() {
         return Err(crate::Error::from(everleaf_pmem::Error::Accepted { path: path.to_owned() }).into());
+    }
+    let verified = old.verify_with(|_, _| watch(Passed::default(), 0))?.ok_or(StreamError::Stopped)?;
+    if !verified.is_sound() {
+        return Err(crate::Error::Unsound { count: verified.damages.len() }.into());
     }
     let new = NewPool::create(path, Some(path), Options { domain: old.pool().info().domain, ..options })?;
     let io = |source| StreamError::Io { action: "make a pipe", source };

@@ -1,6 +1,7 @@
 //! The errors of a store.
 
 use everleaf_index::record::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
+use everleaf_pmem::DAMAGE_ADVICE;
 
 /// An error of the store.
 #[derive(Debug, thiserror::Error)]
@@ -95,6 +96,12 @@ pub enum Error {
         /// How many.
         count: usize,
     },
+    /// A pool that is to be written anew is damaged, so that something of it might be left out.
+    #[error("the pool is damaged, at {count} places or more, and was left as it is{DAMAGE_ADVICE}")]
+    Unsound {
+        /// How many.
+        count: usize,
+    },
     /// The system cannot start a thread for [`Options::keeps_house`](crate::Options::keeps_house).
     #[error("no thread to keep house: {source}; open the store without one, and call `keep_house` now and then")]
     Thread {
@@ -159,6 +166,7 @@ impl Error {
                 Pmem::ReadOnly { .. } | Pmem::AddressSpace { .. } | Pmem::WriteBack { .. } | Pmem::Io { .. } => ErrorKind::System,
                 _ => ErrorKind::Other,
             }),
+            Self::Unsound { .. } => ErrorKind::Damaged,
             Self::Conflict { .. } => ErrorKind::Conflict,
             Self::Halted { .. } => ErrorKind::Closed,
             Self::Thread { .. } => ErrorKind::System,

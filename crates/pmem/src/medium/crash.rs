@@ -575,11 +575,13 @@ impl Medium for Crash {
 
     /// What a device gets as a whole becomes durable here store by store, and what it gets with that becomes durable before: that leaves more images.
     #[track_caller]
-    fn publish(&self, fence: impl Fn(), act: impl FnOnce()) {
-        fence();
+    fn publish(&self, act: impl FnOnce()) {
+        schedule::before(Step::Fence);
+        self.fence();
         if !self.holds_back() {
             act();
-            return fence();
+            schedule::before(Step::Fence);
+            return self.fence();
         }
         schedule::drain();
         let holding = Holding::begin(self.id());

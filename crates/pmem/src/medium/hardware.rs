@@ -331,16 +331,16 @@ impl Medium for Hardware {
         self.fence_as(self.duty);
     }
 
-    fn publish(&self, fence: impl Fn(), act: impl FnOnce()) {
+    fn publish(&self, act: impl FnOnce()) {
         if self.domain != Domain::Msync {
-            fence();
+            self.fence();
             act();
-            return fence();
+            return self.fence();
         }
         // Nothing is durable without a file; one wait is counted, as with one.
         if self.file.as_ref().is_none_or(|file| file.journal().is_none()) {
             act();
-            return fence();
+            return self.fence();
         }
         let holding = Holding::begin(self.id);
         act();

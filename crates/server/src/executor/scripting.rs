@@ -88,12 +88,17 @@ fn run_within(
         }
         reply.out
     };
-    let size_max = server.config.limits.output_buffer_size_max;
+    let (size_max, start) = (server.config.limits.output_buffer_size_max, call.reply.out.len());
     let outcome = script::run(&server.scripts, script, lists, &mut back, (call.reply, size_max), deadline);
     // SELECT concerns the script alone.
     (call.session.database, call.session.command) = (database, Some(spec));
     refusal.map_or(Ok(()), Err)?;
-    outcome.map_err(Failure::bytes)
+    outcome.map_err(Failure::bytes)?;
+    // A script may reply with an error, and yet do what it has done.
+    if let Some(line) = call.reply.out[start..].strip_prefix(b"-") {
+        counted.fail(&Failure::bytes(line.trim_ascii_end().to_vec()));
+    }
+    Ok(())
 }
 
 /// Words as a client would send them, but one after the other.

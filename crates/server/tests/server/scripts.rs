@@ -30,6 +30,10 @@ fn values_of_lua_are_replies() {
         ("return {ok = 'fine'}", "+fine\r\n"),
         ("return redis.status_reply('fine')", "+fine\r\n"),
         ("return redis.error_reply('MY error')", "-MY error\r\n"),
+        ("return redis.error_reply()", "-ERR wrong number or type of arguments\r\n"),
+        ("return redis.status_reply(5)", "-ERR wrong number or type of arguments\r\n"),
+        ("return {pcall(redis.call, 'INCRBY', KEYS[1], 'x')}", "*2\r\n$-1\r\n$43\r\nERR value is not an integer or out of range\r\n"),
+        ("return {pcall(error, {x = 1})}", "*2\r\n$-1\r\n*0\r\n"),
         ("return redis.error_reply('-MY error')", "-MY error\r\n"),
         ("return redis.error_reply('error')", "-ERR error\r\n"),
         ("return {KEYS[1], KEYS[2], ARGV[1], #ARGV}", "*4\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n:2\r\n"),
@@ -182,7 +186,7 @@ fn a_script_does_all_or_nothing() {
     // An error that is caught undoes one command.
     let caught = "redis.call('SET', 'a', 'text') local reply = redis.pcall('INCR', 'a') redis.call('SET', 'b', '2') return reply.err";
     assert_eq!(eval(&mut client, caught, &[], &[]), "$43\r\nERR value is not an integer or out of range\r\n");
-    let caught = "local ok, raised = pcall(redis.call, 'INCR', 'a') return {tostring(ok), raised.err}";
+    let caught = "local ok, raised = pcall(redis.call, 'INCR', 'a') return {tostring(ok), raised}";
     assert_eq!(eval(&mut client, caught, &[], &[]), "*2\r\n$5\r\nfalse\r\n$43\r\nERR value is not an integer or out of range\r\n");
     client.says("MGET a b", "*2\r\n$4\r\ntext\r\n$1\r\n2\r\n");
     // Within a transaction it is a command like others.

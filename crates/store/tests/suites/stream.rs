@@ -434,6 +434,36 @@ fn a_pool_whose_compaction_fails_is_closed() {
     assert!(content(&Store::open(&path, options()).unwrap()) == expected);
 }
 
+/// Regression: keys that a damaged leaf no longer led to were left out, and the pool in which they could be found was gone.
+#[test]
+fn a_compaction_of_a_damaged_pool_fails_or_loses_nothing() {
+    const LINE: usize = 64;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pool");
+    let store = Store::open(&path, options()).unwrap();
+    let space = store.namespace("space").unwrap();
+    (0..3_000_u32).for_each(|n| space.put(&n.to_be_bytes(), &[7; 20]).unwrap());
+    let expected = content(&store);
+    drop(space);
+    store.close().unwrap();
+    let sound = std::fs::read(&path).unwrap();
+    let (mut refused, mut done) = (0, 0);
+    for at in (4096..sound.len()).step_by(LINE * 41).filter(|at| sound[*at..*at + LINE].iter().any(|byte| *byte != 0)) {
+        let mut damaged = sound.clone();
+        damaged[at..at + LINE].fill(0);
+        std::fs::write(&path, &damaged).unwrap();
+        match everleaf::compact(&path, options(), |_, _| ControlFlow::Continue(())) {
+            Ok(_) => {
+                done += 1;
+                assert!(content(&Store::open(&path, options()).unwrap()) == expected, "{at:#x}");
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    println!("{refused} refused, {done} done");
+    assert!(refused > 20);
+}
+
 /// Regression: a compacted pool that only its group could read became readable for everybody, as did its backups. If a link led to the pool, the pool stayed
 /// uncompacted, and the link was lost.
 #[test]
