@@ -91,8 +91,8 @@ pub struct Limits {
     /// Longest request in bytes, and size of the requests that wait while their client takes no replies; a client that sends more is dropped. Default 1 GiB;
     /// one request has at most 4 GiB.
     pub query_buffer_size_max: usize,
-    /// Longest reply in bytes, or of a transaction's replies together; a client that asks for more is dropped, or its transaction refused. Default 1 GiB: a
-    /// reply with one value of 512 MiB must fit.
+    /// Bytes of replies that may wait for a client, not counting those of the last commands that are run together, or of a transaction or script. A client that
+    /// leaves more waiting is dropped, its transaction refused. Default 1 GiB: a reply with one value of 512 MiB must fit.
     pub output_buffer_size_max: usize,
 }
 

@@ -25,7 +25,6 @@ mod executor;
 mod gate;
 mod glob;
 mod group;
-mod json;
 mod listener;
 pub mod memcached;
 mod queue;

@@ -1,11 +1,12 @@
 -- What scripts see. Called once in an interpreter, with functions of the server; see script.rs.
 local host = ...
 local pcall, error, type, setmetatable, rawget, next, select = pcall, error, type, setmetatable, rawget, next, select
-local tonumber, tostring = tonumber, tostring
+local ipairs, tonumber, tostring = ipairs, tonumber, tostring
 
 local floor, huge, max = math.floor, math.huge, math.max
 local concat, insert, remove, sort = table.concat, table.insert, table.remove, table.sort
-local find, format, gsub, match, rep, string_byte, sub = string.find, string.format, string.gsub, string.match, string.rep, string.byte, string.sub
+local char, find, format, gsub = string.char, string.find, string.format, string.gsub
+local match, rep, string_byte, sub = string.match, string.rep, string.byte, string.sub
 
 -- What scripts may read and not change. The functions of `table` that set something ask: they go past the metatables.
 local sealed_tables = setmetatable({}, { __mode = "k" })
@@ -217,28 +218,158 @@ encode_table = function(parts, value, length, depth)
   parts[#parts + 1] = "}"
 end
 
+-- The bytes of a character.
+local function utf8(code)
+  if code < 0x80 then
+    return char(code)
+  end
+  local rest, first = "", 0x80
+  for _, limit in ipairs({ 0x20, 0x10, 0x08 }) do
+    rest, code, first = char(0x80 + code % 64) .. rest, floor(code / 64), first + limit * 2
+    if code < limit then
+      break
+    end
+  end
+  return char(first + code) .. rest
+end
+
+local unescaped = { b = "\b", f = "\f", n = "\n", r = "\r", t = "\t", ['"'] = '"', ["\\"] = "\\", ["/"] = "/" }
+local literals = { ["true"] = true, ["false"] = false, null = host.null }
+
+local function expected(what, text, at)
+  error("Expected " .. what .. " but found " .. (at > #text and "T_END" or "invalid token") .. " at character " .. at, 0)
+end
+
+-- The place of the next thing that is not white space.
+local function behind_space(text, at)
+  return find(text, "[^ \t\n\r]", at) or #text + 1
+end
+
+-- The string that begins at a place, and the place behind it.
+local function decode_string(text, at)
+  local parts, from = {}, at + 1
+  while true do
+    local stop = find(text, '["\\]', from)
+    if not stop then
+      error("Expected value but found unexpected end of string at character " .. #text + 1, 0)
+    end
+    parts[#parts + 1] = sub(text, from, stop - 1)
+    if sub(text, stop, stop) == '"' then
+      return concat(parts), stop + 1
+    end
+    local letter = sub(text, stop + 1, stop + 1)
+    from = stop + 2
+    if letter == "u" then
+      local digits, low = match(text, "^(%x%x%x%x)", from), match(text, "^\\u([dD][c-fC-F]%x%x)", from + 4)
+      local code = digits and tonumber(digits, 16)
+      from = from + 4
+      if code and code >= 0xd800 and code < 0xdc00 and low then
+        code, from = 0x10000 + (code - 0xd800) * 0x400 + tonumber(low, 16) - 0xdc00, from + 6
+      end
+      if not code or code >= 0xd800 and code < 0xe000 then
+        error("Expected value but found invalid unicode escape code at character " .. stop, 0)
+      end
+      parts[#parts + 1] = utf8(code)
+    else
+      parts[#parts + 1] = unescaped[letter] or error("Expected value but found invalid escape code at character " .. stop, 0)
+    end
+  end
+end
+
+-- The value that begins at a place, or behind white space there, and the place behind it.
+local function decode(text, at, depth)
+  at = behind_space(text, at)
+  local first = sub(text, at, at)
+  if first == '"' then
+    return decode_string(text, at)
+  end
+  if first ~= "{" and first ~= "[" then
+    local word = match(text, "^%l+", at) or match(text, "^-?%d[%d.eE+-]*", at)
+    local value = literals[word]
+    if value == nil then
+      value = word and tonumber(word) or expected("value", text, at)
+    end
+    return value, at + #word
+  end
+  if depth > 1000 then
+    error("Found too many nested data structures (1001) at character " .. at, 0)
+  end
+  local is_list, list = first == "[", {}
+  local last, what = is_list and "]" or "}", is_list and "comma or array end" or "comma or object end"
+  local place = 0
+  at = behind_space(text, at + 1)
+  if sub(text, at, at) == last then
+    return list, at + 1
+  end
+  repeat
+    local key
+    if is_list then
+      place = place + 1
+      key = place
+    else
+      at = behind_space(text, at)
+      if sub(text, at, at) ~= '"' then
+        expected("object key string", text, at)
+      end
+      key, at = decode_string(text, at)
+      at = behind_space(text, at)
+      if sub(text, at, at) ~= ":" then
+        expected("colon", text, at)
+      end
+      at = at + 1
+    end
+    list[key], at = decode(text, at, depth + 1)
+    at = behind_space(text, at)
+    local stop = sub(text, at, at)
+    if stop ~= "," and stop ~= last then
+      expected(what, text, at)
+    end
+    at = at + 1
+  until stop == last
+  return list, at
+end
+
+local function decode_all(text)
+  local value, at = decode(text, 1, 1)
+  at = behind_space(text, at)
+  if at <= #text then
+    expected("the end", text, at)
+  end
+  return value
+end
+
+-- What a function makes of some values, or its error as one of the caller's caller.
+local function or_raise(called, ...)
+  local is_done, made = pcall(called, ...)
+  if not is_done then
+    error(made, 3)
+  end
+  return made
+end
+
+local function text_of(value)
+  local parts = {}
+  encode(parts, value, 1)
+  return concat(parts)
+end
+
 local cjson = {
   null = host.null,
   encode = function(...)
     if select("#", ...) ~= 1 then
       error("bad argument #1 to 'encode' (expected 1 argument)", 2)
     end
-    local parts = {}
-    local is_done, why = pcall(encode, parts, (...), 1)
-    if not is_done then
-      error(why, 2)
-    end
-    return concat(parts)
+    return or_raise(text_of, (...))
   end,
-  decode = function(text)
+  decode = function(...)
+    local text = ...
+    if select("#", ...) ~= 1 then
+      error("bad argument #1 to 'decode' (expected 1 argument)", 2)
+    end
     if type(text) ~= "string" and type(text) ~= "number" then
       error("bad argument #1 to 'decode' (string expected, got " .. type(text) .. ")", 2)
     end
-    local value, why = host.decode(tostring(text))
-    if why then
-      error(why, 2)
-    end
-    return value
+    return or_raise(decode_all, tostring(text))
   end,
 }
 

@@ -9,7 +9,6 @@
 //! What its commands have done is undone then (`executor/scripting.rs`). A panic in a command goes through the script to the caller.
 
 use crate::REDIS_VERSION;
-use crate::json;
 use crate::reply::Reply;
 use mlua::chunk::ChunkMode;
 use mlua::debug::Debug;
@@ -158,7 +157,7 @@ thread_local! {
 }
 
 /// Looks at the clock. Once the time is over, it stays so.
-pub(crate) fn is_over() -> bool {
+fn is_over() -> bool {
     if DEADLINE.get().is_some_and(|deadline| Instant::now() >= deadline) {
         IS_OVER.set(true);
     }
@@ -203,9 +202,6 @@ impl Interpreter {
         host.raw_set("is_over", lua.create_function(|_, ()| Ok(IS_OVER.get()))?)?;
         host.raw_set("sha1hex", lua.create_function(|lua, text: LuaString| lua.create_string(digest(&text.as_bytes())))?)?;
         host.raw_set("null", Value::NULL)?;
-        // The value, or why there is none.
-        let decode = |lua: &Lua, text: LuaString| Ok(json::decode(lua, &text.as_bytes()).map_or_else(|why| (None, Some(why)), |value| (Some(value), None)));
-        host.raw_set("decode", lua.create_function(decode)?)?;
         host.raw_set("random", lua.create_function(|_, ()| Ok(rand::random::<f64>()))?)?;
         let (seen, environment, attempt) = lua.load(include_str!("script.lua")).set_name("=script.lua").call(host.clone())?;
         Ok(Self { lua, seen, environment, host, attempt, compiled: HashMap::new(), compiled_size: 0, flushes: 0, left: 0 })

@@ -86,7 +86,7 @@ pub(crate) struct Arguments {
     /// Longest request, and size of waiting requests while a client takes no replies; a client that sends more is dropped
     #[arg(long, default_value = "1G", value_name = "BYTES")]
     query_buffer_size_max: ByteSize,
-    /// Longest reply; a client that asks for more is dropped, a transaction whose replies are longer is refused
+    /// Size of replies that may wait for a client, roughly; one that leaves more waiting is dropped, a transaction or script with longer replies is refused
     #[arg(long, default_value = "1G", value_name = "BYTES")]
     output_buffer_size_max: ByteSize,
     /// Print the start message as one line of JSON
