@@ -255,7 +255,7 @@ impl Conversation {
         let resolved = resolve(arguments, &self.session, work.server);
         let may_join = self.session.replies == Replies::On && self.session.queue.is_none();
         let spec = resolved.as_ref().ok().filter(|_| may_join);
-        let place = spec.and_then(|spec| Place::of(spec, arguments, spans, frame.start, || work.server.store.time_ms()));
+        let place = spec.and_then(|spec| Place::of(spec, arguments, spans, frame.start, work.server.shares_waits, || work.server.store.time_ms()));
         self.make_room(work, input, done, place.is_some())?;
         if let Some(place) = place {
             self.session.command = resolved.ok();

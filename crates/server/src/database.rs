@@ -306,13 +306,9 @@ impl Database<'_> {
         if self.transaction.is_some() {
             return pairs.into_iter().try_for_each(|(key, value)| self.put(key, value));
         }
-        let (mut batch, mut count) = (Batch::default(), 0);
-        pairs.for_each(|(key, value)| {
-            batch.put(self.namespace, key, value);
-            count += 1;
-        });
-        self.store.write(batch)?;
-        self.changes.add(count);
+        let pairs: Vec<_> = pairs.collect();
+        self.namespace.put_together(&pairs)?;
+        self.changes.add(pairs.len() as u64);
         Ok(())
     }
 

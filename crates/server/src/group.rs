@@ -1,5 +1,6 @@
 //! Commands that are run together: GETs, SETs without conditions, and DELs and UNLINKs of a single key; and memcached's `get`, `set` and `delete`, and `mg`,
-//! `ms` and `md` with flags by which they do no more than these.
+//! `ms` and `md` with flags by which they do no more than these. Where a write waits for a device, MSETs are, too: those that follow one another, of whatever
+//! clients, become one batch, which is all or nothing as each of them is.
 //!
 //! The store gets them together, from one client or from several ([`Namespace::act_many`]). It looks up keys before it writes. So replies are written as if all
 //! went well, each when the next value is known or all is done, and then corrected where necessary: the digit of a DEL, and the reply to a command that failed.
@@ -24,6 +25,10 @@ use std::time::{Duration, Instant};
 
 /// Commands given to the store at once.
 const ACTS_AT_ONCE: usize = 1024;
+/// Pairs of an MSET that is run together with others, and of all of these, and the bytes of all, approximately.
+const PAIRS_MAX: usize = 256;
+const PAIRS_AT_ONCE: usize = 4096;
+const PAIR_BYTES_AT_ONCE: usize = 256 << 10;
 /// Bytes of values in the replies to commands that are run together, approximately. Beyond that, other clients wait until those before them were answered.
 const VALUES_AT_ONCE: usize = 4 << 20;
 
@@ -35,6 +40,8 @@ pub(crate) enum Kind {
         /// In milliseconds since 1970; `None`: it does not expire.
         expiry_ms: Option<u64>,
     },
+    /// Sets several keys: see [`Place::pairs`].
+    SetAll,
     Delete,
 }
 
@@ -46,6 +53,8 @@ pub(crate) struct Place {
     key: Range<usize>,
     /// The value to set, if any. For memcached it is a range of the data made from the input.
     value: Range<usize>,
+    /// The keys and values that an MSET sets, of which the first are `key` and `value`.
+    pairs: Option<Box<[[Range<usize>; 2]]>>,
     /// Flags of a meta command.
     flags: Range<usize>,
     style: Style,
@@ -86,8 +95,15 @@ pub(crate) struct Part<'p> {
 }
 
 impl Place {
-    /// The place of a command, if it is one that is run in groups. Its frame begins at `frame`.
-    pub(crate) fn of(spec: &'static Spec, arguments: Arguments<'_>, spans: &[Span], frame: usize, now_ms: impl FnOnce() -> u64) -> Option<Self> {
+    /// The place of a command, if it is one that is run in groups. Its frame begins at `frame`. `shares_waits`: a write waits for a device.
+    pub(crate) fn of(
+        spec: &'static Spec,
+        arguments: Arguments<'_>,
+        spans: &[Span],
+        frame: usize,
+        shares_waits: bool,
+        now_ms: impl FnOnce() -> u64,
+    ) -> Option<Self> {
         // With a time that is over it removes the key, or is an error.
         let set_until = |time: usize, notation| expiry::time_to_come(arguments.at(time), notation, now_ms()).map(|at| Kind::Set { expiry_ms: Some(at) });
         let (kind, value) = match (spec.name, spans.len()) {
@@ -97,13 +113,20 @@ impl Place {
             ("setex", 4) => (set_until(2, expiry::EX)?, Some(3)),
             ("psetex", 4) => (set_until(2, expiry::PX)?, Some(3)),
             ("del" | "unlink", 2) => (Kind::Delete, None),
+            ("mset", count) if shares_waits && count % 2 == 1 && count <= 1 + 2 * PAIRS_MAX => (Kind::SetAll, Some(2)),
             _ => return None,
         };
         let place = |index: usize| {
             let range = spans[index].range();
             frame + range.start..frame + range.end
         };
-        Some(Self { kind, frame, key: place(1), value: value.map_or(0..0, place), flags: 0..0, style: Style::Redis, spec: Some(spec) })
+        let pairs = (kind == Kind::SetAll).then(|| (1..spans.len()).step_by(2).map(|key| [place(key), place(key + 1)]).collect());
+        Some(Self { kind, frame, key: place(1), value: value.map_or(0..0, place), pairs, flags: 0..0, style: Style::Redis, spec: Some(spec) })
+    }
+
+    /// The keys and values that it sets, if it sets several.
+    fn pairs<'i>(&self, input: &'i [u8]) -> impl Iterator<Item = (&'i [u8], &'i [u8])> {
+        self.pairs.iter().flatten().map(|[key, value]| (&input[key.clone()], &input[value.clone()]))
     }
 
     /// Counts the setting of its key.
@@ -127,14 +150,24 @@ impl Place {
         if let Some((flags, data)) = single.item {
             item::make(flags, &input[place(data)], made);
         }
-        Self { kind: single.kind, frame, key: place(single.key), value: start..made.len(), flags: place(&single.flags), style: single.style, spec: None }
+        Self {
+            kind: single.kind,
+            frame,
+            key: place(single.key),
+            value: start..made.len(),
+            pairs: None,
+            flags: place(&single.flags),
+            style: single.style,
+            spec: None,
+        }
     }
 
     fn act<'i>(&self, input: &'i [u8], made: &'i [u8]) -> (&'i [u8], Act<'i>) {
         let value = &(if self.style == Style::Redis { input } else { made })[self.value.clone()];
         let act = match self.kind {
             Kind::Get => Act::Get,
-            Kind::Set { expiry_ms: None } => Act::Put(value),
+            // Of several keys, the first.
+            Kind::Set { expiry_ms: None } | Kind::SetAll => Act::Put(value),
             Kind::Set { expiry_ms: Some(expiry_ms) } => Act::PutUntil(value, expiry_ms),
             Kind::Delete => Act::Delete,
         };
@@ -192,7 +225,7 @@ impl Place {
     fn told<'t>(&self, input: &'t [u8], outcome: Outcome, value: Option<&'t [u8]>) -> Told<'t> {
         let verb = match self.kind {
             Kind::Get => Verb::Get,
-            Kind::Set { .. } => Verb::Set,
+            Kind::Set { .. } | Kind::SetAll => Verb::Set,
             Kind::Delete => Verb::Delete,
         };
         Told { verb, outcome, key: &input[self.key.clone()], flags: Flags(&input[self.flags.clone()]), value, unique: None, left_ms: None }
@@ -293,7 +326,7 @@ impl<'p> Part<'p> {
             self.starts.push(self.reply.out.len());
             match place.kind {
                 Kind::Get => {}
-                Kind::Set { .. } => place.set(self.input, self.reply),
+                Kind::Set { .. } | Kind::SetAll => place.set(self.input, self.reply),
                 Kind::Delete => self.reply.raw(&place.deleted(self.input, false)),
             }
         }
@@ -327,6 +360,7 @@ impl<'p> Part<'p> {
         match self.places[number].kind {
             Kind::Get => counters.lookup(found),
             Kind::Set { .. } => self.places[number].count_set(counters),
+            Kind::SetAll => counters.changes.add(self.places[number].pairs.iter().flatten().count() as u64),
             Kind::Delete => {
                 self.places[number].count_delete(found, counters);
                 if found {
@@ -399,11 +433,30 @@ pub(crate) fn run_for_clients(server: &Shared, database: usize, counters: &Count
     count
 }
 
+/// Runs the first of these MSETs, as many as make a batch, and returns the outcome of each. If the batch fails, each is tried on its own.
+fn set_all(database: &Namespace, parts: &[Part<'_>], owners: impl Iterator<Item = (usize, usize)>) -> Vec<Result<(), Error>> {
+    let (mut pairs, mut ends, mut size) = (Vec::new(), Vec::new(), 0);
+    for (part, number) in owners {
+        let Part { input, places, .. } = &parts[part];
+        if !ends.is_empty() && (pairs.len() >= PAIRS_AT_ONCE || size >= PAIR_BYTES_AT_ONCE) {
+            break;
+        }
+        pairs.extend(places[number].pairs(input).inspect(|(key, value)| size += key.len() + value.len()));
+        ends.push(pairs.len());
+    }
+    match database.put_together(&pairs) {
+        Err(error) if ends.len() == 1 => vec![Err(error)],
+        Err(_) => (0..ends.len()).map(|at| database.put_together(&pairs[at.checked_sub(1).map_or(0, |before| ends[before])..ends[at]])).collect(),
+        Ok(()) => ends.iter().map(|_| Ok(())).collect(),
+    }
+}
+
 /// Runs the commands of `parts`, each on its own, as if one after the other; returns for how many parts. Of the other parts no command is done, because many
 /// values are to be sent first.
 pub(crate) fn run_together(database: &Namespace, counters: &Counters, parts: &mut [Part<'_>]) -> usize {
     if let [part] = parts
         && let [place] = part.places
+        && place.kind != Kind::SetAll
     {
         part.run_alone(place, database, counters);
         counters.commands.add(1);
@@ -416,7 +469,21 @@ pub(crate) fn run_together(database: &Namespace, counters: &Counters, parts: &mu
     // How many values were counted, and their size: after a failed attempt they may be found again.
     let (mut counted, mut size) = (0, 0);
     while at < acts.len() && !is_enough {
-        let next = &acts[at..acts.len().min(at + at_once)];
+        let sets_all = |(part, number): &(usize, usize)| parts[*part].places[*number].kind == Kind::SetAll;
+        let singles = owners[at..].iter().position(sets_all).unwrap_or(acts.len() - at);
+        if singles == 0 {
+            let outcomes = set_all(database, parts, owners[at..].iter().copied().take_while(sets_all));
+            for outcome in outcomes {
+                let (part, _) = owners[at];
+                match outcome {
+                    Ok(()) => parts[part].accept(false, counters),
+                    Err(error) => parts[part].refuse(error, counters),
+                }
+                at += 1;
+            }
+            continue;
+        }
+        let next = &acts[at..at + singles.min(at_once)];
         let outcome = database.act_many(next, &mut found, |number, found| {
             if at + number >= counted {
                 size += found.as_ref().map_or(0, Found::size);
@@ -474,6 +541,7 @@ mod tests {
             frame: at,
             key: at..at + 1,
             value: at..at + 1,
+            pairs: None,
             flags: 0..0,
             style: Style::Redis,
             spec: None,

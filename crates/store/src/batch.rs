@@ -208,6 +208,17 @@ impl<M: Listed> Store<M> {
 }
 
 impl<M: Listed> Namespace<M> {
+    /// Sets all of `pairs`, or, after an error or a crash, none of them, like a batch. Of several values of one key the last one counts.
+    ///
+    /// # Errors
+    /// See [`Namespace::put`].
+    pub fn put_together(&self, pairs: &[(&[u8], &[u8])]) -> Result<(), Error> {
+        pairs.iter().try_for_each(|(key, value)| check_sizes(key, value))?;
+        let put = |(key, value): &(&[u8], &[u8])| self.item(key, Some(Entry { value: value.to_vec(), expiry_ms: None }));
+        let changes = combine(pairs.iter().map(put).collect())?;
+        self.shared.with_room(|| self.commit_together(&changes)).map(drop)
+    }
+
     /// Removes all of `keys`, or, after an error or a crash, none of them, like a batch; returns how many were present. Until it returns, this takes room for
     /// each key and a few dozen bytes, and for one block of 16 bytes per key. Unlike other writes it makes no great efforts to find it, since
     /// [`Namespace::delete_many`] needs none.
@@ -215,16 +226,22 @@ impl<M: Listed> Namespace<M> {
     /// # Errors
     /// See [`Namespace::delete`].
     pub fn delete_together(&self, keys: &[&[u8]]) -> Result<u64, Error> {
-        let delete = |key: &&[u8]| Item { namespace: self.clone(), key: key.to_vec(), to: Goal::Be(None) };
-        let changes = combine(keys.iter().map(delete).collect())?;
-        let commit = || self.shared.commit(&changes, Quiet::Keys(Vec::new()), None, |_| Ok(()));
-        match commit() {
+        let changes = combine(keys.iter().map(|key| self.item(key, None)).collect())?;
+        match self.commit_together(&changes) {
             Err(error) if error.is_no_space() => {
                 self.shared.make_room(STEPS_PER_TURN);
-                commit()
+                self.commit_together(&changes)
             }
             outcome => outcome,
         }
+    }
+
+    fn item(&self, key: &[u8], entry: Option<Entry>) -> Item<M> {
+        Item { namespace: self.clone(), key: key.to_vec(), to: Goal::Be(entry) }
+    }
+
+    fn commit_together(&self, changes: &[Item<M>]) -> Result<u64, Error> {
+        self.shared.commit(changes, Quiet::Keys(Vec::new()), None, |_| Ok(()))
     }
 }
 

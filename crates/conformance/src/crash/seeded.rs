@@ -238,7 +238,7 @@ pub fn seeds() -> Vec<Seed> {
             At("fp-192/u64", "leaf/fp.rs", "log.|record(pool", Flush, Drop)),
         seed("B32", "a batch whose commit is not durable", "libpmemobj, libart", At("store", "store/src/block.rs", "pm.|flush(&self.commit);", Flush, Drop)),
         seed("B33", "a log that is not durable when its slot names it", "PMDK examples", At("store", "batch.rs", "log.|flush()", Flush, Drop)),
-        seed("B40", "log and slot in any order", "NOVA", At("store", "batch.rs", "pool.|fence_all((records", Fence, Drop)),
+        seed("B40", "log and slot in any order", "NOVA", At("store", "batch.rs", "self.pool.|publish(|| slot.begin", Fence, Drop)),
         seed("B43", "a header that knows of a growth which the file lacks", "redb",
             Cannot("worlds lie in memory, which does not grow: a test of the pool sees that a file has grown, durably, before anything is stored there")),
         seed("B47", "a hole in what was recovered", "RocksDB", Cannot("nothing is buffered: every write is durable when it returns, which rule 2 checks")),

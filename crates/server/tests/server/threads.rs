@@ -60,7 +60,11 @@ fn of_all_who_set_if_absent_one_wins() {
 /// deleted one by one.
 #[test]
 fn of_an_mset_or_a_del_an_mget_sees_all_or_nothing() {
-    let server = Running::with(Config { threads: 2, ..Config::default() });
+    [Domain::PageCache, Domain::Msync].into_iter().for_each(expect_all_or_nothing);
+}
+
+fn expect_all_or_nothing(domain: Domain) {
+    let server = Running::over(Options { domain: Some(domain), ..Options::default() }, Config { threads: 2, ..Config::default() });
     // More than one slice reads.
     let keys: Vec<Vec<u8>> = (0..3000).map(|key| format!("key{key}").into_bytes()).collect();
     let few = [&keys[0][..], &keys[2999]];
@@ -251,7 +255,7 @@ fn a_pipeline_that_mixes_commands_is_answered_in_its_order() {
         let server = Running::over(Options { domain: Some(domain), ..Options::default() }, Config { threads, ..Config::default() });
         together(|number| {
             let mut client = server.client();
-            let large = format!("large{number}").into_bytes();
+            let [large, spare] = ["large", "spare"].map(|name| format!("{name}{number}").into_bytes());
             client.send(&encode(&[b"SET", &large, &value]));
             client.expect(b"+OK\r\n");
             let (mut pipeline, mut expected) = (Vec::new(), Vec::new());
@@ -265,7 +269,12 @@ fn a_pipeline_that_mixes_commands_is_answered_in_its_order() {
                 add(&[b"SET", &new, b"1"], b"+OK\r\n");
                 add(&[b"DEL", &old], if step > 0 { b":1\r\n" } else { b":0\r\n" });
                 add(&[b"SET", &too_long, b"1"], refusal.as_bytes());
-                add(&[b"GET", b"none"], b"$-1\r\n");
+                add(&[b"MSET", &new, b"2", &spare, b"2"], b"+OK\r\n");
+                add(&[b"MSET", &new, b"3", &too_long, b"3"], refusal.as_bytes());
+                add(&[b"MSET", &new, b"4", &spare, b"4", &new, b"1"], b"+OK\r\n");
+                add(&[b"GET", &spare], b"$1\r\n4\r\n");
+                add(&[b"DEL", &spare, &old], b":1\r\n");
+                add(&[b"GET", &too_long], b"$-1\r\n");
                 add(&[b"UNLINK", &old], b":0\r\n");
                 add(&[b"GET", &new], b"$1\r\n1\r\n");
             }

@@ -549,6 +549,20 @@ fn a_value_that_a_batch_merges_is_not_too_long_either() {
     check(&store);
 }
 
+#[test]
+fn what_is_put_together_is_there_as_a_whole_or_not() {
+    let (store, space) = store();
+    let too_long = vec![0; KEY_SIZE_MAX + 1];
+    space.put_together(&[(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]).unwrap();
+    assert!(matches!(space.put_together(&[(b"a", b"4"), (&too_long, b"4")]), Err(Error::KeyTooLong { .. })));
+    assert!(matches!(space.put_together(&[(b"b", b"5"), (b"c", &vec![5; 65 << 20])]), Err(error) if error.is_no_space()));
+    assert_eq!(space.get_many(&[b"a", b"b", b"c"]).unwrap(), [Some(b"3".to_vec()), Some(b"2".to_vec()), None]);
+    space.put_together(&[]).unwrap();
+    assert_eq!(space.delete_together(&[b"b", b"c", b"a", b"b"]).unwrap(), 2);
+    assert_eq!((space.count(), space.delete_together(&[]).unwrap()), (0, 0));
+    check(&store);
+}
+
 /// It must not; but nothing of the store may be lost by it.
 #[test]
 fn a_closure_that_drops_a_snapshot_leaves_the_rest_to_others() {
