@@ -4,7 +4,7 @@ use super::line_starts::LineStarts;
 use crate::entry::{self, Entry};
 use crate::failure::Failure;
 use crate::text;
-use csv::{ByteRecord, ReaderBuilder};
+use csv::{ByteRecord, ReaderBuilder, Terminator};
 use everleaf::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
 use std::io::{self, BufRead, Read};
 use std::path::Path;
@@ -58,7 +58,9 @@ impl<R: BufRead> Input<R> {
     pub(super) fn separated(source: R, delimiter: u8, quoting: bool, columns: Columns<'_>) -> Result<Self, Failure> {
         // Flexible: this module reports lines with another number of fields.
         let source = LineStarts::new(source, quoting.then_some(delimiter));
-        let mut reader = ReaderBuilder::new().delimiter(delimiter).quoting(quoting).has_headers(columns.header).flexible(true).from_reader(source);
+        let mut builder = ReaderBuilder::new();
+        builder.delimiter(delimiter).terminator(Terminator::Any(b'\n')).quoting(quoting).has_headers(columns.header).flexible(true);
+        let mut reader = builder.from_reader(source);
         let names = match columns.header {
             true => Some(reader.byte_headers().map_err(|error| Failure::Usage(format!("the header: {error}")))?.clone()),
             false => None,
@@ -167,8 +169,12 @@ mod tests {
 
     fn read_all(mut input: Input<&[u8]>) -> Vec<Numbered<(String, String)>> {
         std::iter::from_fn(|| input.next(Path::new("-")).unwrap())
-            .map(|(number, line)| (number, line.map(|line| (String::from_utf8(line.key).unwrap(), String::from_utf8(line.value).unwrap()))))
+            .map(|(number, line)| (number, line.map(|line| (text_of(line.key), text_of(line.value)))))
             .collect()
+    }
+
+    fn text_of(bytes: Vec<u8>) -> String {
+        String::from_utf8(bytes).unwrap()
     }
 
     fn good(number: u64, key: &str, value: &str) -> Numbered<(String, String)> {
@@ -193,6 +199,23 @@ mod tests {
             assert!(matches!(lines[3], (8, Err(_))), "{lines:?}");
             assert_eq!(lines.len(), 4);
         }
+    }
+
+    /// Each ended a line: values were cut there, and what followed was loaded as if it were a line.
+    #[test]
+    fn a_carriage_return_alone_is_a_byte_like_others() {
+        let text = b"\ra\tx\ry\r\nb\t\r\r\n\r\nc\n\rd\t1\r";
+        let expected = [good(1, "\ra", "x\ry"), good(2, "b", "\r"), (4, Err("1 fields, 2 expected".into())), good(5, "\rd", "1\r")];
+        for capacity in 2..20 {
+            let columns = Columns { header: false, key: "1", value: "2" };
+            let mut input = Input::separated(std::io::BufReader::with_capacity(capacity, &text[..]), b'\t', false, columns).unwrap();
+            let lines = std::iter::from_fn(|| input.next(Path::new("-")).unwrap());
+            let lines = lines.map(|(number, line)| (number, line.map(|line| (text_of(line.key), text_of(line.value)))));
+            assert_eq!(lines.collect::<Vec<_>>(), expected, "{capacity}");
+        }
+        let columns = Columns { header: false, key: "1", value: "2" };
+        let lines = read_all(Input::separated(&b"\"a\r\",\"x\ry\r\"\r\nb,\"\r\n\"\n"[..], b',', true, columns).unwrap());
+        assert_eq!(lines, [good(1, "a\r", "x\ry\r"), good(2, "b", "\r\n")]);
     }
 
     /// Everything after the quote was one value, and loading half of a file was a success.

@@ -1,13 +1,16 @@
-//! A reader that remembers where lines start. The CSV reader on top of it gives as the position of a record only the end of the record before: empty lines and
-//! the second half of a line end may lie between. Nor does it tell whether a quoted field was closed, or only ended with the file.
+//! A reader that remembers where lines start. The CSV reader on top of it gives as the position of a record only the end of the record before: empty lines may
+//! lie between. Nor does it tell whether a quoted field was closed, or only ended with the file. It takes a carriage return alone for the end of a line, too, or
+//! else none: so those that belong to the end of a line, and are not quoted, are left out here, and a line feed ends a record.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
 
-/// Passes on the bytes of `source`.
+/// Passes on the bytes of `source`, without the carriage returns before line feeds.
 pub(super) struct LineStarts<R> {
     source: R,
-    /// Offset in bytes and number of every non-empty line that was read, but not asked for.
+    /// Whether a carriage return has been read of which it is not known yet what follows.
+    has_return: bool,
+    /// Offset in bytes, of those passed on, and number of every non-empty line that was read, but not asked for.
     starts: VecDeque<(u64, u64)>,
     offset: u64,
     /// Number of the current line, from 1.
@@ -38,7 +41,7 @@ impl Place {
             (Self::Start | Self::Quote, b'"') => Self::Quoted,
             (Self::Quoted, b'"') => Self::Quote,
             (Self::Quoted, _) => Self::Quoted,
-            (_, b'\r' | b'\n') => Self::Start,
+            (_, b'\n') => Self::Start,
             (_, byte) if byte == delimiter => Self::Start,
             _ => Self::Plain,
         }
@@ -52,7 +55,7 @@ impl<R: Read> LineStarts<R> {
     /// If fields may be quoted, `quoting` is their delimiter.
     pub(super) fn new(source: R, quoting: Option<u8>) -> Self {
         let quoting = quoting.map(|delimiter| (Place::Start, delimiter));
-        Self { source, starts: VecDeque::new(), offset: 0, line: 1, at_start: true, quoting, is_over: false }
+        Self { source, has_return: false, starts: VecDeque::new(), offset: 0, line: 1, at_start: true, quoting, is_over: false }
     }
 
     /// Whether the record that ends at `offset` ends in a quoted field, because the input has ended.
@@ -72,25 +75,54 @@ impl<R: Read> LineStarts<R> {
     }
 }
 
+impl<R> LineStarts<R> {
+    /// Notes a byte that is passed on.
+    fn pass(&mut self, byte: u8) {
+        if let Some((place, delimiter)) = &mut self.quoting
+            && BYTE_ORDER_MARK.get(self.offset as usize) != Some(&byte)
+        {
+            *place = place.after(byte, *delimiter);
+        }
+        if byte == b'\n' {
+            self.line += 1;
+            self.at_start = true;
+        } else if self.at_start {
+            self.starts.push_back((self.offset, self.line));
+            self.at_start = false;
+        }
+        self.offset += 1;
+    }
+}
+
 impl<R: Read> Read for LineStarts<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let size = self.source.read(buffer)?;
-        self.is_over |= size == 0 && !buffer.is_empty();
-        for &byte in &buffer[..size] {
-            if let Some((place, delimiter)) = &mut self.quoting
-                && BYTE_ORDER_MARK.get(self.offset as usize) != Some(&byte)
-            {
-                *place = place.after(byte, *delimiter);
+        // With one place for a carriage return from before.
+        while let [_, room @ ..] = &mut *buffer
+            && !room.is_empty()
+        {
+            let size = self.source.read(room)?;
+            self.is_over |= size == 0;
+            let mut passed = 0;
+            for at in 1..=size {
+                let byte = buffer[at];
+                let follows_return = std::mem::take(&mut self.has_return);
+                self.has_return = byte == b'\r' && !matches!(self.quoting, Some((Place::Quoted, _)));
+                let returned = (follows_return && byte != b'\n').then_some(b'\r');
+                for byte in returned.into_iter().chain((!self.has_return).then_some(byte)) {
+                    self.pass(byte);
+                    buffer[passed] = byte;
+                    passed += 1;
+                }
             }
-            if byte == b'\n' {
-                self.line += 1;
-                self.at_start = true;
-            } else if self.at_start && byte != b'\r' {
-                self.starts.push_back((self.offset, self.line));
-                self.at_start = false;
+            if size == 0 && std::mem::take(&mut self.has_return) {
+                self.pass(b'\r');
+                buffer[0] = b'\r';
+                passed = 1;
             }
-            self.offset += 1;
+            if size == 0 || passed > 0 {
+                return Ok(passed);
+            }
         }
-        Ok(size)
+        Ok(0)
     }
 }
