@@ -106,10 +106,11 @@ impl Scripts {
     }
 }
 
-/// What a script calls, with the arguments of a command, and whether the script says that it writes nothing. Returns the reply, in RESP2.
+/// What a script calls, with the arguments of a command, and whether it may only read. Returns the reply, in RESP2.
 pub(crate) type CallBack<'c> = dyn FnMut(&[Vec<u8>], bool) -> Vec<u8> + 'c;
 
-/// Runs a script, and writes its reply, which may have `size_max` bytes. One that cannot be compiled is not kept.
+/// Runs a script, which may only read if it or `reads_only` says so, and writes its reply, which may have `size_max` bytes. One that cannot be compiled is not
+/// kept.
 ///
 /// # Errors
 /// The text of the error, its code first.
@@ -117,6 +118,7 @@ pub(crate) fn run(
     scripts: &Scripts,
     (digest, text): (&Digest, &[u8]),
     [keys, arguments]: [&[&[u8]]; 2],
+    reads_only: bool,
     back: &mut CallBack<'_>,
     (reply, size_max): (&mut Reply, usize),
     deadline: Instant,
@@ -132,8 +134,12 @@ pub(crate) fn run(
         IS_OVER.set(false);
         DEADLINE.set(Some(deadline));
         let compiled = interpreter.compiled(digest, text, scripts.flushes()).inspect_err(|_| scripts.forget(digest));
-        let outcome = compiled.and_then(|compiled| {
-            let outcome = interpreter.call(&compiled, keys, arguments, back).map_err(|error| failed(&error))?;
+        let outcome = compiled.and_then(|Compiled { function, reads_only: says }| {
+            if reads_only && says == Some(false) {
+                return Err(MAY_WRITE.into());
+            }
+            let mut back = |words: &[Vec<u8>]| back(words, reads_only || says == Some(true));
+            let outcome = interpreter.call(&function, keys, arguments, &mut back).map_err(|error| failed(&error))?;
             let size_max = reply.out.len() + size_max;
             outcome.map_err(|error| told(&error, digest)).and_then(|value| answer(reply, &value, size_max, 0))
         });
@@ -167,7 +173,8 @@ fn is_over() -> bool {
 #[derive(Clone)]
 struct Compiled {
     function: Function,
-    reads_only: bool,
+    /// Whether it writes nothing, if it says so or not.
+    reads_only: Option<bool>,
 }
 
 /// An interpreter and the scripts that it has compiled.
@@ -232,7 +239,13 @@ impl Interpreter {
     }
 
     /// Calls a script. What it raises is the inner error.
-    fn call(&self, script: &Compiled, keys: &[&[u8]], arguments: &[&[u8]], back: &mut CallBack<'_>) -> mlua::Result<Result<Value, Value>> {
+    fn call(
+        &self,
+        function: &Function,
+        keys: &[&[u8]],
+        arguments: &[&[u8]],
+        back: &mut dyn FnMut(&[Vec<u8>]) -> Vec<u8>,
+    ) -> mlua::Result<Result<Value, Value>> {
         for (name, of) in [("KEYS", keys), ("ARGV", arguments)] {
             let list = self.lua.create_table_with_capacity(of.len(), 0)?;
             // One by one: few strings can be referred to from here at a time.
@@ -252,10 +265,10 @@ impl Interpreter {
                 let Some(words) = given.iter().map(word).collect::<Option<Vec<_>>>().filter(|words| !words.is_empty()) else {
                     return refuse(if given.is_empty() { NO_WORDS } else { NO_WORD });
                 };
-                taken(lua, &back(&words, script.reads_only), &mut 0)
+                taken(lua, &back(&words), &mut 0)
             })?;
             self.host.raw_set("call", call)?;
-            self.attempt.call::<(bool, Value)>(&script.function)
+            self.attempt.call::<(bool, Value)>(function)
         });
         called.map(|(is_done, value)| if is_done { Ok(value) } else { Err(value) })
     }
@@ -277,6 +290,7 @@ impl Interpreter {
 
 const OVER: &str = "ERR the script has run for 5 seconds and was ended; nothing was changed";
 const TOO_LARGE: &str = "ERR the arguments of a command of a script may have 64 MiB in all";
+const MAY_WRITE: &str = "ERR Can not execute a script with write flag using *_ro command.";
 const NO_WORDS: &str = "ERR Please specify at least one argument for this redis.call()/redis.pcall() call";
 const NO_WORD: &str = "ERR Lua redis lib command arguments must be strings or integers";
 
@@ -297,14 +311,14 @@ fn compile(lua: &Lua, text: &[u8], environment: Option<Table>) -> Result<Compile
     Ok(Compiled { function, reads_only })
 }
 
-/// The first line of a script, if that says for what the script is: its size without its end, so that lines keep their numbers when it is cut off; and whether
-/// it says that the script writes nothing. As in Redis, such a line is `#!lua`, perhaps with `flags=` and names of flags.
+/// The first line of a script, if that says for what the script is: its size without its end, so that lines keep their numbers when it is cut off; and whether,
+/// as it says, the script writes nothing. As in Redis, such a line is `#!lua`, perhaps with `flags=` and names of flags.
 ///
 /// # Errors
 /// A first line that begins so, and says anything else.
-fn heading(text: &[u8]) -> Result<(usize, bool), Vec<u8>> {
+fn heading(text: &[u8]) -> Result<(usize, Option<bool>), Vec<u8>> {
     if !text.starts_with(b"#!") {
-        return Ok((0, false));
+        return Ok((0, None));
     }
     let size = memchr::memchr(b'\n', text).ok_or_else(|| b"ERR Invalid script shebang".to_vec())?;
     let line = String::from_utf8_lossy(&text[..size]);
@@ -325,7 +339,7 @@ fn heading(text: &[u8]) -> Result<(usize, bool), Vec<u8>> {
             }
         }
     }
-    Ok((size, reads_only))
+    Ok((size, Some(reads_only)))
 }
 
 /// The text of what a script has raised.
@@ -475,7 +489,7 @@ mod tests {
     fn run_for(time: Duration, text: &str) -> Result<String, String> {
         let (mut reply, text) = (Reply::default(), text.as_bytes());
         let mut back = |_: &[Vec<u8>], _: bool| b"+OK\r\n".to_vec();
-        let outcome = run(&Scripts::default(), (&digest(text), text), [&[], &[]], &mut back, (&mut reply, 1 << 20), Instant::now() + time);
+        let outcome = run(&Scripts::default(), (&digest(text), text), [&[], &[]], false, &mut back, (&mut reply, 1 << 20), Instant::now() + time);
         outcome.map(|()| String::from_utf8(reply.out).unwrap()).map_err(|text| String::from_utf8(text).unwrap())
     }
 
@@ -505,7 +519,7 @@ mod tests {
     fn a_panic_goes_through_a_script() {
         let (mut reply, text) = (Reply::default(), &b"pcall(redis.call, 'PING') return 1"[..]);
         let mut back = |_: &[Vec<u8>], _: bool| panic!("a panic of a command");
-        let _ = run(&Scripts::default(), (&digest(text), text), [&[], &[]], &mut back, (&mut reply, 1 << 20), Instant::now() + LONG);
+        let _ = run(&Scripts::default(), (&digest(text), text), [&[], &[]], false, &mut back, (&mut reply, 1 << 20), Instant::now() + LONG);
     }
 
     #[test]

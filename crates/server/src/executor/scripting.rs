@@ -63,7 +63,6 @@ fn run_within(
 ) -> Result<(), Failure> {
     let (server, spec, database) = (call.server, call.spec, call.session.database);
     let databases = Databases { transaction: Some(transaction), changes: &counted.changes, ..call.databases };
-    let calls_read_only = spec.flags.contains(Flags::READONLY);
     let (session, mut refusal) = (&mut *call.session, None);
     let mut back = |words: &[Vec<u8>], reads_only| {
         let mut reply = Reply::new(Protocol::Resp2);
@@ -71,7 +70,7 @@ fn run_within(
         let arguments = Arguments::new(&frame, &spans);
         let may_run = resolve(arguments, session, server).and_then(|spec| match spec.flags {
             flags if flags.contains(Flags::NOSCRIPT) || flags.contains(Flags::NO_MULTI) => Err(NOT_ALLOWED),
-            flags if (reads_only || calls_read_only) && flags.contains(Flags::WRITE) => Err(READ_ONLY),
+            flags if reads_only && flags.contains(Flags::WRITE) => Err(READ_ONLY),
             _ => Ok(spec),
         });
         // What has been refused once is refused until the script ends.
@@ -89,7 +88,7 @@ fn run_within(
         reply.out
     };
     let (size_max, start) = (server.config.limits.output_buffer_size_max, call.reply.out.len());
-    let outcome = script::run(&server.scripts, script, lists, &mut back, (call.reply, size_max), deadline);
+    let outcome = script::run(&server.scripts, script, lists, spec.flags.contains(Flags::READONLY), &mut back, (call.reply, size_max), deadline);
     // SELECT concerns the script alone.
     (call.session.database, call.session.command) = (database, Some(spec));
     refusal.map_or(Ok(()), Err)?;

@@ -150,6 +150,9 @@ fn the_first_line_says_what_a_script_may_do() {
         let reply = eval(&mut client, script, &[], &[]);
         assert!(reply.starts_with(why), "{script}: {reply}");
     }
+    assert_eq!(eval_ro(&mut client, "#!lua flags=no-writes\nreturn 1"), ":1\r\n");
+    let reply = eval_ro(&mut client, "#!lua\nreturn 1");
+    assert!(reply.starts_with("-ERR Can not execute a script with write flag using *_ro command."), "{reply}");
     let loaded = String::from_utf8(client.call(&[b"SCRIPT", b"LOAD", refused[2].0.as_bytes()])).unwrap();
     assert!(loaded.starts_with(refused[2].1), "{loaded}");
     client.says("DBSIZE", ":0\r\n");

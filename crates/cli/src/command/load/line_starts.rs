@@ -1,6 +1,6 @@
 //! A reader that remembers where lines start. The CSV reader on top of it gives as the position of a record only the end of the record before: empty lines may
-//! lie between. Nor does it tell whether a quoted field was closed, or only ended with the file. It takes a carriage return alone for the end of a line, too, or
-//! else none: so those that belong to the end of a line, and are not quoted, are left out here, and a line feed ends a record.
+//! lie between. Nor does it tell whether a quoted field was closed, or only ended with the file. It takes a carriage return alone for the end of a line, too,
+//! or else none: so those that belong to the end of a line, and are not quoted, are left out here, and a line feed ends a record.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
