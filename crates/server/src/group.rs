@@ -40,8 +40,6 @@ pub(crate) enum Kind {
         /// In milliseconds since 1970; `None`: it does not expire.
         expiry_ms: Option<u64>,
     },
-    /// Sets several keys: see [`Place::pairs`].
-    SetAll,
     Delete,
 }
 
@@ -53,7 +51,7 @@ pub(crate) struct Place {
     key: Range<usize>,
     /// The value to set, if any. For memcached it is a range of the data made from the input.
     value: Range<usize>,
-    /// The keys and values that an MSET sets, of which the first are `key` and `value`.
+    /// The keys and values that an MSET sets, all or none, of which the first are `key` and `value`.
     pairs: Option<Box<[[Range<usize>; 2]]>>,
     /// Flags of a meta command.
     flags: Range<usize>,
@@ -113,14 +111,14 @@ impl Place {
             ("setex", 4) => (set_until(2, expiry::EX)?, Some(3)),
             ("psetex", 4) => (set_until(2, expiry::PX)?, Some(3)),
             ("del" | "unlink", 2) => (Kind::Delete, None),
-            ("mset", count) if shares_waits && count % 2 == 1 && count <= 1 + 2 * PAIRS_MAX => (Kind::SetAll, Some(2)),
+            ("mset", count) if shares_waits && count % 2 == 1 && count <= 1 + 2 * PAIRS_MAX => (Kind::Set { expiry_ms: None }, Some(2)),
             _ => return None,
         };
         let place = |index: usize| {
             let range = spans[index].range();
             frame + range.start..frame + range.end
         };
-        let pairs = (kind == Kind::SetAll).then(|| (1..spans.len()).step_by(2).map(|key| [place(key), place(key + 1)]).collect());
+        let pairs = (spec.name == "mset").then(|| (1..spans.len()).step_by(2).map(|key| [place(key), place(key + 1)]).collect());
         Some(Self { kind, frame, key: place(1), value: value.map_or(0..0, place), pairs, flags: 0..0, style: Style::Redis, spec: Some(spec) })
     }
 
@@ -129,9 +127,9 @@ impl Place {
         self.pairs.iter().flatten().map(|[key, value]| (&input[key.clone()], &input[value.clone()]))
     }
 
-    /// Counts the setting of its key.
+    /// Counts the setting of its key, or keys.
     fn count_set(&self, counters: &Counters) {
-        counters.changes.add(1);
+        counters.changes.add(self.pairs.as_ref().map_or(1, |pairs| pairs.len()) as u64);
         counters.stores.add((!matches!(self.style, Style::Redis)).into());
     }
 
@@ -166,8 +164,7 @@ impl Place {
         let value = &(if self.style == Style::Redis { input } else { made })[self.value.clone()];
         let act = match self.kind {
             Kind::Get => Act::Get,
-            // Of several keys, the first.
-            Kind::Set { expiry_ms: None } | Kind::SetAll => Act::Put(value),
+            Kind::Set { expiry_ms: None } => Act::Put(value),
             Kind::Set { expiry_ms: Some(expiry_ms) } => Act::PutUntil(value, expiry_ms),
             Kind::Delete => Act::Delete,
         };
@@ -225,7 +222,7 @@ impl Place {
     fn told<'t>(&self, input: &'t [u8], outcome: Outcome, value: Option<&'t [u8]>) -> Told<'t> {
         let verb = match self.kind {
             Kind::Get => Verb::Get,
-            Kind::Set { .. } | Kind::SetAll => Verb::Set,
+            Kind::Set { .. } => Verb::Set,
             Kind::Delete => Verb::Delete,
         };
         Told { verb, outcome, key: &input[self.key.clone()], flags: Flags(&input[self.flags.clone()]), value, unique: None, left_ms: None }
@@ -326,7 +323,7 @@ impl<'p> Part<'p> {
             self.starts.push(self.reply.out.len());
             match place.kind {
                 Kind::Get => {}
-                Kind::Set { .. } | Kind::SetAll => place.set(self.input, self.reply),
+                Kind::Set { .. } => place.set(self.input, self.reply),
                 Kind::Delete => self.reply.raw(&place.deleted(self.input, false)),
             }
         }
@@ -360,7 +357,6 @@ impl<'p> Part<'p> {
         match self.places[number].kind {
             Kind::Get => counters.lookup(found),
             Kind::Set { .. } => self.places[number].count_set(counters),
-            Kind::SetAll => counters.changes.add(self.places[number].pairs.iter().flatten().count() as u64),
             Kind::Delete => {
                 self.places[number].count_delete(found, counters);
                 if found {
@@ -456,7 +452,7 @@ fn set_all(database: &Namespace, parts: &[Part<'_>], owners: impl Iterator<Item 
 pub(crate) fn run_together(database: &Namespace, counters: &Counters, parts: &mut [Part<'_>]) -> usize {
     if let [part] = parts
         && let [place] = part.places
-        && place.kind != Kind::SetAll
+        && place.pairs.is_none()
     {
         part.run_alone(place, database, counters);
         counters.commands.add(1);
@@ -469,7 +465,7 @@ pub(crate) fn run_together(database: &Namespace, counters: &Counters, parts: &mu
     // How many values were counted, and their size: after a failed attempt they may be found again.
     let (mut counted, mut size) = (0, 0);
     while at < acts.len() && !is_enough {
-        let sets_all = |(part, number): &(usize, usize)| parts[*part].places[*number].kind == Kind::SetAll;
+        let sets_all = |(part, number): &(usize, usize)| parts[*part].places[*number].pairs.is_some();
         let singles = owners[at..].iter().position(sets_all).unwrap_or(acts.len() - at);
         if singles == 0 {
             let outcomes = set_all(database, parts, owners[at..].iter().copied().take_while(sets_all));

@@ -93,6 +93,16 @@ local function nothing() end
 
 local major, minor, patch = match(host.version, "^(%d+)%.(%d+)%.(%d+)$")
 
+-- A function that makes a reply of a text, and of anything else an error.
+local function of_text(made)
+  return function(text)
+    if type(text) ~= "string" then
+      return { err = "ERR wrong number or type of arguments" }
+    end
+    return made(text)
+  end
+end
+
 local redis = {
   REDIS_VERSION = host.version, REDIS_VERSION_NUM = major * 65536 + minor * 256 + patch,
   LOG_DEBUG = 0, LOG_VERBOSE = 1, LOG_NOTICE = 2, LOG_WARNING = 3,
@@ -108,21 +118,15 @@ local redis = {
     return unless_over(host.call(...))
   end,
   -- A text of one word has no code.
-  error_reply = function(text)
-    if type(text) ~= "string" then
-      return { err = "ERR wrong number or type of arguments" }
-    end
+  error_reply = of_text(function(text)
     if sub(text, 1, 1) == "-" then
       text = sub(text, 2)
     end
     return { err = find(text, " ", 1, true) and text or "ERR " .. text }
-  end,
-  status_reply = function(text)
-    if type(text) ~= "string" then
-      return { err = "ERR wrong number or type of arguments" }
-    end
+  end),
+  status_reply = of_text(function(text)
     return { ok = text }
-  end,
+  end),
   sha1hex = host.sha1hex,
   log = nothing,
   set_repl = nothing,
@@ -137,7 +141,11 @@ local redis = {
 }
 
 -- JSON, as the library of Redis writes it, except that numbers have all digits that say which they are.
-local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["/"] = "\\/", ["\b"] = "\\b", ["\f"] = "\\f", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t" }
+local unescaped = { b = "\b", f = "\f", n = "\n", r = "\r", t = "\t", ['"'] = '"', ["\\"] = "\\", ["/"] = "/" }
+local escapes = {}
+for letter, byte in next, unescaped do
+  escapes[byte] = "\\" .. letter
+end
 
 local function quoted(text)
   return '"' .. gsub(text, '[%c"\\/]', function(byte)
@@ -181,9 +189,9 @@ local function encode(parts, value, depth)
     parts[#parts + 1] = quoted(value)
   elseif kind == "number" then
     parts[#parts + 1] = digits(value)
-  elseif kind == "boolean" or kind == "nil" then
-    parts[#parts + 1] = kind == "nil" and "null" or tostring(value)
-  elseif value == host.null then
+  elseif kind == "boolean" then
+    parts[#parts + 1] = tostring(value)
+  elseif kind == "nil" or value == host.null then
     parts[#parts + 1] = "null"
   elseif kind ~= "table" then
     error("Cannot serialise " .. kind .. ": type not supported", 0)
@@ -233,7 +241,6 @@ local function utf8(code)
   return char(first + code) .. rest
 end
 
-local unescaped = { b = "\b", f = "\f", n = "\n", r = "\r", t = "\t", ['"'] = '"', ["\\"] = "\\", ["/"] = "/" }
 local literals = { ["true"] = true, ["false"] = false, null = host.null }
 
 local function expected(what, text, at)
@@ -353,19 +360,21 @@ local function text_of(value)
   return concat(parts)
 end
 
+local function check_count(name, ...)
+  if select("#", ...) ~= 1 then
+    error("bad argument #1 to '" .. name .. "' (expected 1 argument)", 3)
+  end
+end
+
 local cjson = {
   null = host.null,
   encode = function(...)
-    if select("#", ...) ~= 1 then
-      error("bad argument #1 to 'encode' (expected 1 argument)", 2)
-    end
+    check_count("encode", ...)
     return or_raise(text_of, (...))
   end,
   decode = function(...)
+    check_count("decode", ...)
     local text = ...
-    if select("#", ...) ~= 1 then
-      error("bad argument #1 to 'decode' (expected 1 argument)", 2)
-    end
     if type(text) ~= "string" and type(text) ~= "number" then
       error("bad argument #1 to 'decode' (string expected, got " .. type(text) .. ")", 2)
     end

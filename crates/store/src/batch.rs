@@ -355,7 +355,7 @@ impl<M: Listed> Shared<M> {
             self.pool.fence();
             return Err(self.undo(&steps[..done], &steps[done..], log, claim, error));
         }
-        self.pool.publish(|| slot.commit(&self.pool));
+        self.pool.publish(|| slot.commit(&self.pool, log.link()));
         if let Err(error) = self.writable() {
             // The medium failed: it is unknown whether the commit is durable, so no reader may see it and nothing may build on it.
             claim.lose();

@@ -120,9 +120,9 @@ impl Slot {
         pm.flush(&self.log);
     }
 
-    /// Commits the batch, and flushes that: to be published behind the entries.
-    pub(crate) fn commit<M: Medium>(&self, pm: &Pm<M>) {
-        pm.store(&self.commit, self.log.get(), Ordering::Release);
+    /// Commits the batch of that log, and flushes that: to be published behind the entries.
+    pub(crate) fn commit<M: Medium>(&self, pm: &Pm<M>, log: u64) {
+        pm.store(&self.commit, log, Ordering::Release);
         pm.flush(&self.commit);
     }
 
@@ -218,7 +218,7 @@ mod tests {
         each_byte_changed(&slot.commit, &|commit| assert!(slot.undecided(&pool).is_err(), "{commit:#x}"));
         // A link to no log is refused when the log is read.
         each_byte_changed(&slot.log, &|log| assert!(slot.undecided(&pool).unwrap() == Some(log) && read_log(&pool, log).is_err(), "{log:#x}"));
-        slot.commit(&pool);
+        slot.commit(&pool, log);
         assert_eq!(slot.undecided(&pool).unwrap(), None);
         for word in [&slot.log, &slot.commit] {
             each_byte_changed(word, &|changed| assert!(slot.undecided(&pool).is_err(), "{changed:#x}"));

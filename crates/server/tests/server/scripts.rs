@@ -14,6 +14,14 @@ fn eval_ro(client: &mut Client, script: &str) -> String {
     String::from_utf8(client.call(&[b"EVAL_RO", script.as_bytes(), b"0"])).unwrap()
 }
 
+/// Expects that each of these scripts fails, with an error that contains the text beside it.
+fn expect_refusals(client: &mut Client, scripts: &[(&str, &str)]) {
+    for (script, why) in scripts {
+        let reply = eval(client, script, &[], &[]);
+        assert!(reply.starts_with("-ERR ") && reply.contains(why), "{script}: {reply}");
+    }
+}
+
 #[test]
 fn values_of_lua_are_replies() {
     let server = Running::start();
@@ -115,10 +123,7 @@ fn values_of_lua_are_texts_in_json() {
         ("return cjson.decode(string.rep('[', 1001) .. string.rep(']', 1001))", "Found too many nested data structures (1001) at character 1001"),
         ("cjson.decode = nil", "Attempt to modify a readonly table"),
     ];
-    for (script, why) in refused {
-        let reply = eval(&mut client, script, &[], &[]);
-        assert!(reply.starts_with("-ERR ") && reply.contains(why), "{script}: {reply}");
-    }
+    expect_refusals(&mut client, &refused);
     let caught = "Expected object key string but found T_END at character 2";
     assert_eq!(eval(&mut client, "return select(2, pcall(cjson.decode, '{'))", &[], &[]), format!("${}\r\n{caught}\r\n", caught.len()));
     let deep = "local t = {} for _ = 1, 999 do t = {t} end return #cjson.encode(cjson.decode(cjson.encode(t)))";
@@ -313,9 +318,6 @@ fn scripts_leave_nothing_behind() {
         ("return string.rep('x', 1000000000)", "not enough memory"),
         ("local t = {} while true do t[#t + 1] = string.rep('x', 1000000) .. #t end", "not enough memory"),
     ];
-    for (script, why) in refused {
-        let reply = eval(&mut client, script, &[], &[]);
-        assert!(reply.starts_with("-ERR ") && reply.contains(why), "{script}: {reply}");
-    }
+    expect_refusals(&mut client, &refused);
     assert_eq!(eval(&mut client, "for name in pairs({1}) do return string.format('%s', ('x'):rep(3)) end", &[], &[]), "$3\r\nxxx\r\n");
 }

@@ -167,14 +167,10 @@ fn skip_line(reader: &mut impl BufRead) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn read_all(mut input: Input<&[u8]>) -> Vec<Numbered<(String, String)>> {
+    fn read_all(mut input: Input<impl BufRead>) -> Vec<Numbered<(String, String)>> {
         std::iter::from_fn(|| input.next(Path::new("-")).unwrap())
-            .map(|(number, line)| (number, line.map(|line| (text_of(line.key), text_of(line.value)))))
+            .map(|(number, line)| (number, line.map(|line| (String::from_utf8(line.key).unwrap(), String::from_utf8(line.value).unwrap()))))
             .collect()
-    }
-
-    fn text_of(bytes: Vec<u8>) -> String {
-        String::from_utf8(bytes).unwrap()
     }
 
     fn good(number: u64, key: &str, value: &str) -> Numbered<(String, String)> {
@@ -208,10 +204,8 @@ mod tests {
         let expected = [good(1, "\ra", "x\ry"), good(2, "b", "\r"), (4, Err("1 fields, 2 expected".into())), good(5, "\rd", "1\r")];
         for capacity in 2..20 {
             let columns = Columns { header: false, key: "1", value: "2" };
-            let mut input = Input::separated(std::io::BufReader::with_capacity(capacity, &text[..]), b'\t', false, columns).unwrap();
-            let lines = std::iter::from_fn(|| input.next(Path::new("-")).unwrap());
-            let lines = lines.map(|(number, line)| (number, line.map(|line| (text_of(line.key), text_of(line.value)))));
-            assert_eq!(lines.collect::<Vec<_>>(), expected, "{capacity}");
+            let input = Input::separated(std::io::BufReader::with_capacity(capacity, &text[..]), b'\t', false, columns).unwrap();
+            assert_eq!(read_all(input), expected, "{capacity}");
         }
         let columns = Columns { header: false, key: "1", value: "2" };
         let lines = read_all(Input::separated(&b"\"a\r\",\"x\ry\r\"\r\nb,\"\r\n\"\n"[..], b',', true, columns).unwrap());

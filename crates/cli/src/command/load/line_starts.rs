@@ -73,9 +73,7 @@ impl<R: Read> LineStarts<R> {
         }
         self.line
     }
-}
 
-impl<R> LineStarts<R> {
     /// Notes a byte that is passed on.
     fn pass(&mut self, byte: u8) {
         if let Some((place, delimiter)) = &mut self.quoting
